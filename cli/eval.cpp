@@ -1,0 +1,48 @@
+#include "cli/settings.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "eval/report.h"
+#include "train/evaluator.h"
+#include "train/session.h"
+
+namespace contexture::cli {
+
+Command eval_command(CLI::App& program) {
+  struct Options {
+    std::string run, data;
+    std::vector<std::string> sets;
+    int64_t step = -1, examples = 0;
+    bool edits = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app = program.add_subcommand(
+      "eval", "Evaluate a run: answers with retrieved, gold, wrong and no documents; retrieval; edited documents");
+  app->add_option("run", options->run, "run folder")->required();
+  app->add_option("--data", options->data, "examples, below data.root; default: data.test of the run");
+  app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
+  app->add_option("--step", options->step, "checkpoint to evaluate; default: the newest");
+  app->add_option("--examples", options->examples, "evenly spaced examples; 0: all")->capture_default_str();
+  app->add_flag("--edits", options->edits, "also edit documents and see whether the answers follow");
+  app->add_flag("--json")->description("results are always one JSON object on stdout");
+  return {app, [options] {
+            data::BadRecords bad(data::BadRecords::Policy::kSkip);
+            const auto session = train::open_run(options->run, options->sets, bad, options->step);
+            const std::string path = options->data.empty() ? session->config().data.test : options->data;
+            CONTEXTURE_USAGE_REQUIRE(!path.empty(), "the run names no data.test. Give --data FILE.");
+            const train::PictureSet set(session->config(), path, session->config().eval.types, session->documents(), bad);
+            const train::Evaluator evaluator(session->config(), session->model(), session->documents(), session->corpus(),
+                                             session->retriever(), session->encoder());
+            const auto examples = train::Evaluator::choose(set, options->examples);
+            Json figures = evaluator.held_out(set, examples, nullptr);
+            if (options->edits) {
+              int64_t asked = 0;
+              figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked);
+              figures["edits"] = asked;
+            }
+            figures["bad_records"] = bad.count;
+            print_json(figures);
+            return 0;
+          }};
+}
+
+}  // namespace contexture::cli

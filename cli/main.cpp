@@ -1,0 +1,68 @@
+#include <exception>
+#include <iostream>
+
+#include "cli/command.h"
+#include "core/did_you_mean.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/signals.h"
+
+namespace contexture::cli {
+
+void SettingOptions::add_to(CLI::App& app) {
+  app.add_option("--config", file, "JSON file of settings");
+  app.add_option("--set", sets, "one setting, a.b=c; may be repeated, comes on top of --config")->allow_extra_args(false);
+}
+
+void print_json(const Json& json) { std::cout << json.dump(1) << std::endl; }
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App program("Contexture trains image-language transformers that look things up.", "contexture");
+  program.set_version_flag("--version", std::string("contexture ") + CONTEXTURE_VERSION);
+  program.require_subcommand(1);
+  program.set_help_all_flag("--help-all", "Print the help of every command");
+  std::string level = "info";
+  program.add_option("--log-level", level, "debug, info, warn, error or off")->capture_default_str();
+  const std::vector<Command> commands{train_command(program), demo_command(program), eval_command(program),
+                                      generate_command(program), ask_command(program)};
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const Command& command : commands) names.push_back(command.app->get_name());
+    const std::string given = argv[1];
+    CONTEXTURE_USAGE_REQUIRE(std::find(names.begin(), names.end(), given) != names.end(), "contexture has no command '", given,
+                             "'.", did_you_mean(given, names), " See contexture --help.");
+  }
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = program.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  log::set_level(log::level_from_name(level));
+  install_stop_signals();
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return 2;
+}
+
+}  // namespace
+}  // namespace contexture::cli
+
+int main(int argc, char** argv) {
+  using namespace contexture;
+  try {
+    return cli::run(argc, argv);
+  } catch (const UserError& error) {
+    std::cerr << "contexture: " << error.what() << "\n";
+    return error.exit_code();
+  } catch (const Bug& error) {
+    std::cerr << "contexture: this is a fault of the program, please report it: " << error.what() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "contexture: " << error.what() << "\n";
+  }
+  return 1;
+}

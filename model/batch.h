@@ -1,0 +1,77 @@
+// A microbatch as the model reads it: the distinct documents once, the inputs with the slots that name their
+// documents, everything packed without padding into the feeds that the blocks read by name.
+//
+// Feeds of a tower t (doc, query, reader, dec): t.token, t.previous, t.before (the token two back), t.position [N] int64; t.begin [S + 1] int64;
+// t.patches [Q, patch_width], t.patch_row, t.patch_index [Q] int64; t.self.{query_begin, segment_begin, key_begin,
+// key_end} int64 CPU (ops::Segments); t.picture_seq, t.plain_seq: sequences with and without a picture;
+// t.row_key [N]: what dropout masks are keyed by; t.row_sequence [N]. Others: slot.query, slot.doc, slot.cell [slots], slot.shape [2]
+// (inputs, most slots); memory.* (Segments), memory.slot_segment; target.row, target.token [M]; pointer.* (below);
+// loss.tokens, score.attentive_weight: fp64 scalars on the CPU.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "model/config.h"
+#include "model/ops.h"
+#include "parallel/block.h"
+
+namespace contexture::model {
+
+using Patches = std::shared_ptr<const std::vector<float>>;  // [num_patches, patch_width], row-major; null: no picture
+
+// A sequence of a picture's patches (if any) and then text pieces.
+struct Sequence {
+  std::vector<int32_t> tokens;
+  Patches patches;
+  uint64_t key = 0;  // identity of the content's owner (document or sample): keys its dropout masks
+};
+
+struct Input {
+  Sequence query;                  // what the retriever embeds
+  Sequence prompt;                 // what the decoder reads before the target; not empty
+  std::vector<int32_t> target;     // ends with the end piece; empty when generating
+  std::vector<int32_t> documents;  // indices into Microbatch::documents, best first; may be empty
+};
+
+struct Microbatch {
+  std::vector<Sequence> documents;  // distinct
+  std::vector<Input> inputs;
+  std::vector<Sequence> extra_queries;  // only embedded, after the inputs' queries: contrastive pairs
+  int64_t global_target_tokens = 0;  // of the whole global batch; 0: count this microbatch's own
+  double attentive_weight = 1.0;     // scales the reader's gradient on the retrieval scores
+  int64_t target_tokens() const;     // of this microbatch
+  int64_t rows(const ModelConfig& config) const;  // tokens and patches that are read, none of them padding
+};
+
+// Throws DataError when a document or prompt is empty, a token is outside the vocabulary, a picture has the wrong size.
+parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbatch, at::ScalarType dtype,
+                           at::Device device);
+
+// The feeds of one tower only, for encoding documents or queries by themselves.
+void add_tower_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
+                     bool causal, at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);
+
+// What the copy head of one input points from and to. Padded to rectangles in the feeds: pointer.shape [3] = inputs B,
+// most rows T, most keys L; pointer.key_row, pointer.key_slot [B * L] (padding: slot = number of slots), pointer.row,
+// pointer.last, pointer.before [B * T] (padding: row 0), pointer.cell [M]: where target m lies in B * T.
+struct PointerRuns {
+  struct Row {
+    int64_t row;           // of the decoder
+    int64_t last, before;  // the target tokens one and two back; -1: none
+  };
+  std::vector<std::pair<int64_t, int64_t>> keys;  // memory row, document slot
+  std::vector<Row> rows;
+  void read(size_t slot, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) keys.emplace_back(r, static_cast<int64_t>(slot));
+  }
+  void predict(int64_t row, int64_t last, int64_t before) { rows.push_back({row, last, before}); }
+};
+void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots, at::Device device, parallel::Feeds& feeds);
+
+// Reads a Segments from the feeds `prefix`.query_begin and so on.
+ops::Segments segments_feed(const parallel::Pass& pass, const std::string& prefix, bool causal);
+
+// A picture of image_size x image_size RGB bytes (HWC) as patch rows, scaled to about [-1, 1].
+Patches make_patches(const ModelConfig& config, const uint8_t* rgb);
+
+}  // namespace contexture::model

@@ -1,0 +1,109 @@
+// N rows, D model width, H query heads, G key-value heads, K head width, M memory rows, P segments, C copy width.
+#include "model/decoder.h"
+
+#include "core/error.h"
+#include "model/init.h"
+
+namespace contexture::model {
+
+using parallel::Init;
+using parallel::ParameterStore;
+using parallel::Pass;
+using parallel::Tensors;
+
+Score::Score(const ModelConfig& config)
+    : Block("score", {"query.embedding", "doc.embedding"}, {"slot.log_prob"}), temperature_(config.score_temperature) {}
+
+Tensors Score::forward(const Tensors& inputs, const Pass& pass) const {
+  const at::Tensor &query = pass.feed("slot.query"), &doc = pass.feed("slot.doc"), &cell = pass.feed("slot.cell");
+  const int64_t* shape = pass.feed("slot.shape").data_ptr<int64_t>();  // CPU: inputs, most slots of one
+  at::Tensor score = (inputs[0].index_select(0, query) * inputs[1].index_select(0, doc)).sum(1) / temperature_;
+  const double weight = *pass.feed("score.attentive_weight").data_ptr<double>();
+  if (weight != 1.0) score = score * weight + score.detach() * (1.0 - weight);  // same value, scaled gradient
+  // Inputs may have different numbers of documents: empty cells take no probability.
+  const at::Tensor cells = at::full({shape[0] * shape[1]}, -1e30, score.options()).index_copy(0, cell, score);
+  return {cells.view({shape[0], shape[1]}).log_softmax(1).view(-1).index_select(0, cell)};
+}
+
+at::Tensor segment_bias(const at::Tensor& slot_log_prob, const at::Tensor& slot_segment, int64_t num_segments) {
+  return at::zeros({num_segments}, slot_log_prob.options()).index_copy(0, slot_segment, slot_log_prob);
+}
+
+DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire)
+    : Block(concat("dec.layer.", index),
+            config.reads_documents(index) ? std::vector<std::string>{concat("dec.h.", index), memory_wire, "slot.log_prob"}
+            : config.fusion == "prefix"   ? std::vector<std::string>{concat("dec.h.", index), "slot.log_prob"}
+                                          : std::vector<std::string>{concat("dec.h.", index)},
+            {concat("dec.h.", index + 1)}),
+      config_(config) {
+  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init) {
+    return &use(store, concat("decoder.layer.", index, ".", name), std::move(shape), init);
+  };
+  attention_ = self_attention(config, config.decoder_layers, declare);
+  if (config.reads_documents(index)) {
+    const int64_t q = config.heads * config.head_width, G = config.kv_heads, K = config.head_width;
+    cross_norm_ = declare("cross.norm", {config.width}, Init::constant(1.0));
+    cross_q_ = declare("cross.q", {q, config.width}, fan_in_init(config.width));
+    cross_kv_ = declare("cross.kv", {2 * G * K, config.width}, fan_in_init(config.width));
+    cross_out_ = declare("cross.out", {config.width, q}, branch_init(q, config.decoder_layers));
+    null_k_ = declare("cross.null_k", {1, G, K}, Init::constant(0.0));
+    null_v_ = declare("cross.null_v", {1, G, K}, Init::constant(0.0));
+  }
+  mlp_ = feed_forward(config, config.decoder_layers, declare);
+}
+
+std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor& states_MD) const {
+  const at::Tensor kv = ops::linear(states_MD, cross_kv_->value)
+                            .view({states_MD.size(0), 2, config_.kv_heads, config_.head_width});
+  return {at::cat({kv.select(1, 0), null_k_->value}), at::cat({kv.select(1, 1), null_v_->value})};
+}
+
+at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND) const {
+  return ops::linear(ops::rms_norm(x_ND, cross_norm_->value, config_.norm_eps), cross_q_->value)
+      .view({x_ND.size(0), config_.heads, config_.head_width});
+}
+
+at::Tensor DecoderLayer::cross_branch(const at::Tensor& x_ND, const at::Tensor& k, const at::Tensor& v,
+                                      const ops::Segments& memory, const at::Tensor& bias_P) const {
+  const at::Tensor read_NHK = ops::attention(cross_query(x_ND), k, v, memory, bias_P);
+  return ops::linear(read_NHK.view({x_ND.size(0), config_.heads * config_.head_width}), cross_out_->value);
+}
+
+Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
+  at::Tensor x_ND = inputs[0];
+  const auto [q, k, v] = attention_.project(x_ND, pass.feed("dec.position"));
+  const ops::Segments self = segments_feed(pass, "dec.self", /*causal=*/true);
+  at::Tensor self_bias;
+  if (config_.fusion == "prefix") {
+    self_bias = segment_bias(inputs[1], pass.feed("memory.slot_segment"), self.num_segments());
+  }
+  const auto drop = [&](const at::Tensor& branch, const char* place) {
+    return layers::dropout(branch, config_.dropout, pass, "dec", name() + place);
+  };
+  x_ND = x_ND + drop(attention_.finish(ops::attention(q, k, v, self, self_bias)), ".attention");
+  if (reads_documents()) {
+    const ops::Segments memory = segments_feed(pass, "memory", /*causal=*/false);
+    const auto [mk, mv] = project_memory(inputs[1]);
+    const at::Tensor bias = segment_bias(inputs[2], pass.feed("memory.slot_segment"), memory.num_segments());
+    x_ND = x_ND + drop(cross_branch(x_ND, mk, mv, memory, bias), ".cross");
+  }
+  return {x_ND + drop(mlp_.branch(x_ND), ".mlp")};
+}
+
+at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
+                              const ops::Segments& self, const at::Tensor& self_bias_P, const ops::Segments& memory,
+                              const at::Tensor& bias_P, LayerCache& cache) const {
+  const auto [q, k, v] = attention_.project(x_ND, position_N);
+  cache.k_MGK.index_copy_(0, rows_N, k);
+  cache.v_MGK.index_copy_(0, rows_N, v);
+  at::Tensor y_ND = x_ND + attention_.finish(ops::attention(q, cache.k_MGK, cache.v_MGK, self, self_bias_P));
+  if (reads_documents()) y_ND = y_ND + cross_branch(y_ND, cache.memory_k_MGK, cache.memory_v, memory, bias_P);
+  return y_ND + mlp_.branch(y_ND);
+}
+
+at::Tensor DecoderLayer::memory_share(const at::Tensor& x_ND, const ops::Segments& memory, const at::Tensor& bias_P,
+                                      const LayerCache& cache) const {
+  return ops::attention_share(cross_query(x_ND), cache.memory_k_MGK, memory, bias_P);
+}
+
+}  // namespace contexture::model

@@ -1,0 +1,85 @@
+// The decoder side: causal layers that read the documents' states, retrieval scores, and the head with its loss.
+#pragma once
+#include "model/tower.h"
+
+namespace contexture::model {
+
+// Retrieval scores to log-probabilities: reads query.embedding and doc.embedding, writes slot.log_prob [slots]:
+// log softmax over each input's documents of cosine / score_temperature. fp32 or wider.
+class Score : public parallel::Block {
+ public:
+  explicit Score(const ModelConfig& config);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+ private:
+  double temperature_;
+};
+
+// Keys and values of one layer, for incremental decoding: rows are written as they are computed.
+struct LayerCache {
+  at::Tensor k_MGK, v_MGK;            // self-attention, [capacity rows, G, K]
+  at::Tensor memory_k_MGK, memory_v;  // the documents', null row last; fixed after the first step
+};
+
+// wire dec.h.{i} to dec.h.{i+1}; cross layers also read the memory wire and slot.log_prob.
+class DecoderLayer : public parallel::Block {
+ public:
+  DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+  // The same layer on new rows only. `rows`: where in the cache the new keys go. bias_P: per memory segment.
+  at::Tensor step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
+                  const ops::Segments& self, const at::Tensor& self_bias_P, const ops::Segments& memory,
+                  const at::Tensor& bias_P, LayerCache& cache) const;
+  bool reads_documents() const { return cross_norm_ != nullptr; }
+  // Keys and values of the documents, with the learned null row appended: [M + 1, G, K] each.
+  std::pair<at::Tensor, at::Tensor> project_memory(const at::Tensor& states_MD) const;
+  // The share of cross-attention that each memory segment receives: [P].
+  at::Tensor memory_share(const at::Tensor& x_ND, const ops::Segments& memory, const at::Tensor& bias_P,
+                          const LayerCache& cache) const;
+
+ private:
+  at::Tensor cross_query(const at::Tensor& x_ND) const;  // [N, H, K]
+  at::Tensor cross_branch(const at::Tensor& x_ND, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
+                          const at::Tensor& bias_P) const;
+  ModelConfig config_;
+  SelfAttention attention_;
+  FeedForward mlp_;
+  const parallel::Parameter *cross_norm_ = nullptr, *cross_q_ = nullptr, *cross_kv_ = nullptr, *cross_out_ = nullptr,
+                            *null_k_ = nullptr, *null_v_ = nullptr;
+};
+
+// Logits at the target rows only, and the copy head: a pointer mixture (See et al., arXiv:1704.04368) over the text tokens
+// of the input's documents. A position whose predecessors are the tokens just written gets a learned bonus (an induction
+// head by construction), so copying works for names never seen. What is pointed at also informs the generator and the
+// gate: that is how the end of a copied name is seen. Reads dec.states and, with the copy head, the memory wire and
+// slot.log_prob; writes loss.reader (sum of -log p(target) / loss.tokens, fp64) and target.log_prob [M].
+class Head : public parallel::Block {
+ public:
+  Head(parallel::ParameterStore& store, const ModelConfig& config, const std::string& memory_wire);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+  // For decoding: log-probabilities over the vocabulary at every row of the pointer feeds, [B * T, vocab], fp32 or wider.
+  // state_ND: the states that pointer.row counts in.
+  at::Tensor log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+                       const parallel::Pass& pass) const;
+
+ private:
+  struct Pointed {
+    at::Tensor weight_RL;   // attention over the keys, zero without documents; R = B * T rows
+    at::Tensor context_RD;  // what is pointed at
+    at::Tensor log_copy_R, log_generate_R;  // logs of the gate and of its complement
+    at::Tensor token_RL;    // the keys' tokens
+  };
+  Pointed point(const at::Tensor& state_RD, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+                const parallel::Pass& pass) const;
+  std::string memory_tower_;
+  bool copies_;
+  const parallel::Parameter *token_, *weight_, *query_ = nullptr, *key_ = nullptr, *match_one_ = nullptr,
+                            *match_two_ = nullptr, *context_ = nullptr, *gate_ = nullptr, *gate_bias_ = nullptr;
+};
+
+// Adds slot.log_prob to its segments: [P] with zeros elsewhere (the null key, the decoder's own rows).
+at::Tensor segment_bias(const at::Tensor& slot_log_prob, const at::Tensor& slot_segment, int64_t num_segments);
+
+}  // namespace contexture::model

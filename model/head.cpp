@@ -1,0 +1,103 @@
+// B inputs, T rows and L keys of the longest one, R = B * T, M memory rows or targets, D model width, C copy width, V vocabulary.
+#include "core/error.h"
+#include "model/decoder.h"
+#include "model/init.h"
+
+namespace contexture::model {
+
+using parallel::Init;
+using parallel::ParameterStore;
+using parallel::Pass;
+using parallel::Tensors;
+
+Head::Head(ParameterStore& store, const ModelConfig& config, const std::string& memory_wire)
+    : Block("head",
+            config.copy_head ? std::vector<std::string>{"dec.states", memory_wire, "slot.log_prob"}
+                             : std::vector<std::string>{"dec.states"},
+            {"loss.reader", "target.log_prob"}),
+      memory_tower_(memory_wire.substr(0, memory_wire.find('.'))), copies_(config.copy_head) {
+  const int64_t D = config.width, C = config.copy_width;
+  token_ = &use(store, "embed.token", {config.vocab, D}, embedding_init(config));
+  weight_ = config.tie_head ? token_ : &use(store, "head.weight", {config.vocab, D}, fan_in_init(D));
+  if (!copies_) return;
+  query_ = &use(store, "copy.query", {C, D}, fan_in_init(D));
+  key_ = &use(store, "copy.key", {C, D}, fan_in_init(D));
+  match_one_ = &use(store, "copy.match_one", {1}, Init::constant(4.0));
+  match_two_ = &use(store, "copy.match_two", {1}, Init::constant(2.0));
+  context_ = &use(store, "copy.context", {D, D}, fan_in_init(D));
+  gate_ = &use(store, "copy.gate", {1, 2 * D}, Init::normal(0.7 / std::sqrt(2.0 * static_cast<double>(D))));
+  gate_bias_ = &use(store, "copy.gate_bias", {1}, Init::constant(1.0));
+}
+
+Head::Pointed Head::point(const at::Tensor& state_RD, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+                          const Pass& pass) const {
+  const int64_t* shape = pass.feed("pointer.shape").data_ptr<int64_t>();
+  const int64_t B = shape[0], T = shape[1], L = shape[2], D = state_RD.size(1), C = query_->shape[0];
+  const at::ScalarType wide = parallel::wide_dtype(state_RD.scalar_type());
+  const at::Tensor &key_row = pass.feed("pointer.key_row"), &key_slot = pass.feed("pointer.key_slot");
+  const auto memory_feed = [&](const char* name) {
+    const at::Tensor& feed = pass.feed(memory_tower_ + "." + name);
+    return (feed.numel() > 0 ? feed : at::zeros({1}, feed.options())).index_select(0, key_row).view({B, 1, L});
+  };
+  const at::Tensor memory = memory_MD.size(0) > 0 ? memory_MD : at::zeros({1, D}, memory_MD.options());
+  const at::Tensor query_BTC = ops::linear(state_RD, query_->value).view({B, T, C});
+  const at::Tensor key_BLC = ops::linear(memory, key_->value).index_select(0, key_row).view({B, L, C});
+  const at::Tensor last_BT1 = pass.feed("pointer.last").view({B, T, 1}), before_BT1 = pass.feed("pointer.before").view({B, T, 1});
+  const at::Tensor one = memory_feed("previous").eq(last_BT1);
+  const at::Tensor two = one.logical_and(memory_feed("before").eq(before_BT1));
+  // Padded keys carry the slot after the last one, whose log-probability is none.
+  const at::Tensor bias_B1L = at::cat({slot_log_prob, at::full({1}, -1e30, slot_log_prob.options())}).index_select(0, key_slot).view({B, 1, L});
+  const at::Tensor logits_BTL = at::bmm(query_BTC, key_BLC.transpose(1, 2)).to(wide) / std::sqrt(static_cast<double>(C)) + bias_B1L +
+                                one.to(wide) * match_one_->value.to(wide) + two.to(wide) * match_two_->value.to(wide);
+  const at::Tensor any_B11 = key_slot.view({B, 1, L}).narrow(2, 0, 1).lt(slot_log_prob.size(0));
+  const at::Tensor weight_BTL = logits_BTL.softmax(2) * any_B11.to(wide);
+  Pointed out;
+  out.context_RD = at::bmm(weight_BTL.to(state_RD.scalar_type()), memory.index_select(0, key_row).view({B, L, D})).view({B * T, D});
+  const at::Tensor gate_R = (ops::linear(at::cat({state_RD, out.context_RD}, 1), gate_->value) + gate_bias_->value).to(wide).view(-1);
+  const at::Tensor any_R = any_B11.expand({B, T, 1}).reshape(-1);
+  out.log_copy_R = at::log_sigmoid(gate_R).masked_fill(any_R.logical_not(), -1e30);
+  out.log_generate_R = at::log_sigmoid(-gate_R).masked_fill(any_R.logical_not(), 0.0);
+  out.weight_RL = weight_BTL.view({B * T, L});
+  out.token_RL = memory_feed("token").expand({B, T, L}).reshape({B * T, L});
+  return out;
+}
+
+Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
+  const at::Tensor& target_M = pass.feed("target.token");
+  const at::ScalarType wide = parallel::wide_dtype(inputs[0].scalar_type());
+  const auto target_log_prob = [&](const at::Tensor& hidden_MD) {
+    return ops::linear(hidden_MD, weight_->value).to(wide).log_softmax(1).gather(1, target_M.unsqueeze(1)).squeeze(1);
+  };
+  at::Tensor log_prob_M;
+  if (target_M.numel() == 0) {
+    log_prob_M = inputs[0].narrow(0, 0, 0).sum(1).to(wide);
+  } else if (!copies_) {
+    log_prob_M = target_log_prob(inputs[0].index_select(0, pass.feed("target.row")));
+  } else {
+    const at::Tensor state_RD = inputs[0].index_select(0, pass.feed("pointer.row"));
+    const at::Tensor& cell_M = pass.feed("pointer.cell");
+    const Pointed pointed = point(state_RD, inputs[1], inputs[2], pass);
+    const at::Tensor hidden_MD = (state_RD + ops::linear(pointed.context_RD, context_->value)).index_select(0, cell_M);
+    const at::Tensor matching_ML = pointed.token_RL.index_select(0, cell_M).eq(target_M.unsqueeze(1)).to(wide);
+    const at::Tensor copy_M = (pointed.weight_RL.index_select(0, cell_M) * matching_ML).sum(1);
+    log_prob_M = at::logaddexp(pointed.log_generate_R.index_select(0, cell_M) + target_log_prob(hidden_MD),
+                               pointed.log_copy_R.index_select(0, cell_M) + copy_M.clamp_min(1e-30).log());
+  }
+  // A scalar in fp64: the sum over microbatches then does not depend on how the batch was cut.
+  return {-(log_prob_M.to(at::kDouble).sum() / pass.feed("loss.tokens").to(log_prob_M.device())), log_prob_M};
+}
+
+at::Tensor Head::log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+                           const Pass& pass) const {
+  const at::ScalarType wide = parallel::wide_dtype(state_ND.scalar_type());
+  const at::Tensor state_RD = state_ND.index_select(0, pass.feed("pointer.row"));
+  const auto generate = [&](const at::Tensor& hidden) { return ops::linear(hidden, weight_->value).to(wide).log_softmax(1); };
+  if (!copies_) return generate(state_RD);
+  const Pointed pointed = point(state_RD, memory_MD, slot_log_prob, pass);
+  const at::Tensor generated_RV = generate(state_RD + ops::linear(pointed.context_RD, context_->value));
+  const at::Tensor copied_RV = at::zeros_like(generated_RV).scatter_add(1, pointed.token_RL, pointed.weight_RL);
+  return at::logaddexp(pointed.log_generate_R.unsqueeze(1) + generated_RV,
+                       pointed.log_copy_R.unsqueeze(1) + copied_RV.clamp_min(1e-30).log());
+}
+
+}  // namespace contexture::model

@@ -1,0 +1,125 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "core/error.h"
+
+namespace contexture::model {
+
+Model::Model(const ModelConfig& config) : config_(config) {
+  config.validate();
+  const std::string documents = "encoder";
+  const std::string queries = config.towers == "separate" ? "query_encoder" : documents;
+  add_tower("query", queries, queries + ".role.query");
+  add_tower("doc", documents, documents + ".role.document");
+  for (const std::string tower : {"query", "doc"}) {
+    blocks_.push_back(std::make_unique<Pool>(store_, config, tower, tower == "query" ? queries : documents));
+  }
+  blocks_.push_back(std::make_unique<Score>(config));
+  memory_wire_ = "doc.states";
+  if (config.fusion == "fid") {
+    add_tower("reader", documents, documents + ".role.reader");
+    memory_wire_ = "reader.states";
+  }
+  if (config.fusion == "prefix") memory_wire_ = "dec.states";
+  auto embed = std::make_unique<Embed>(store_, config, "dec", "");
+  decoder_embed_ = embed.get();
+  blocks_.push_back(std::move(embed));
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    auto layer = std::make_unique<DecoderLayer>(store_, config, i, memory_wire_);
+    decoder_layers_.push_back(layer.get());
+    blocks_.push_back(std::move(layer));
+  }
+  auto norm = std::make_unique<FinalNorm>(store_, config, concat("dec.h.", config.decoder_layers), "dec.states", "decoder.norm");
+  decoder_norm_ = norm.get();
+  blocks_.push_back(std::move(norm));
+  auto head = std::make_unique<Head>(store_, config, memory_wire_);
+  head_ = head.get();
+  blocks_.push_back(std::move(head));
+  executor_ = std::make_unique<parallel::Executor>(blocks_);
+}
+
+void Model::add_tower(const std::string& tower, const std::string& prefix, const std::string& role) {
+  blocks_.push_back(std::make_unique<Embed>(store_, config_, tower, role));
+  for (int64_t i = 0; i < config_.encoder_layers; ++i) {
+    blocks_.push_back(std::make_unique<EncoderLayer>(store_, config_, tower, prefix, i));
+  }
+  blocks_.push_back(std::make_unique<FinalNorm>(store_, config_, concat(tower, ".h.", config_.encoder_layers),
+                                                tower + ".states", prefix + ".norm"));
+}
+
+void Model::materialise(at::ScalarType dtype, at::Device device, uint64_t seed) {
+  dtype_ = dtype;
+  device_ = device;
+  store_.materialise(dtype, device, seed);
+}
+
+at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequence*>& given, int64_t max_rows) const {
+  const at::NoGradGuard no_grad;
+  // Where only patches are pooled, and patches see only patches, the text beside a picture changes nothing.
+  std::vector<const Sequence*> sequences = given;
+  std::deque<Sequence> pictures;
+  if (config_.pooling == "patches" && config_.closed_pictures) {
+    for (const Sequence*& s : sequences) {
+      if (s->patches && !s->tokens.empty()) s = &pictures.emplace_back(Sequence{{}, s->patches, s->key});
+    }
+  }
+  at::Tensor out = at::empty({static_cast<int64_t>(sequences.size()), config_.embedding_width}, parallel::wide_dtype(dtype_));
+  const auto rows = [&](size_t i) {
+    return static_cast<int64_t>(sequences[i]->tokens.size()) + (sequences[i]->patches ? config_.num_patches() : 0);
+  };
+  for (size_t begin = 0; begin < sequences.size();) {
+    size_t end = begin;
+    int64_t total = 0;
+    while (end < sequences.size() && (end == begin || total + rows(end) <= max_rows)) total += rows(end++);
+    parallel::Feeds feeds;
+    add_tower_feeds(config_, tower, {sequences.begin() + begin, sequences.begin() + end}, false, dtype_, device_, feeds);
+    const parallel::Pass pass(feeds);
+    const auto result = executor_->forward(pass, /*grad=*/false, {tower + ".embedding"});
+    out.narrow(0, begin, end - begin).copy_(result.wire(tower + ".embedding"));
+    begin = end;
+  }
+  return out;
+}
+
+double Model::forward_flops(const Microbatch& microbatch) const {
+  const ModelConfig& c = config_;
+  const double D = c.width, q = c.heads * c.head_width, kv = c.kv_heads * c.head_width, F = c.ffn_width;
+  const double layer = D * (q + 2 * kv) + q * D + 3 * D * F;  // multiply-adds a row
+  const auto rows = [&](const Sequence& s) { return static_cast<double>(s.tokens.size() + (s.patches ? c.num_patches() : 0)); };
+  const auto encode = [&](double n, bool picture) {
+    return n * c.encoder_layers * (layer + 2 * n * q) + n * (c.token_shift ? D * D : 0) +
+           (picture ? c.num_patches() * c.patch_width() * D : 0);
+  };
+  double total = 0;
+  double document_rows = 0;
+  for (const Sequence& d : microbatch.documents) {
+    total += encode(rows(d), d.patches != nullptr);
+    document_rows += rows(d);
+  }
+  int64_t cross = 0;
+  for (int64_t i = 0; i < c.decoder_layers; ++i) cross += c.reads_documents(i) ? 1 : 0;
+  if (c.fusion != "fid") total += document_rows * static_cast<double>(cross) * 2 * kv * D;
+  if (c.copy_head && c.fusion == "memory") total += document_rows * 2 * c.copy_width * D;
+  for (const Sequence& query : microbatch.extra_queries) total += encode(rows(query), query.patches != nullptr);
+  for (const Input& input : microbatch.inputs) {
+    double n = rows(input.prompt) + std::max<double>(0, static_cast<double>(input.target.size()) - 1), memory = 1;
+    total += encode(rows(input.query), input.query.patches != nullptr);
+    for (const int32_t d : input.documents) {
+      const double m = rows(microbatch.documents[d]);
+      if (c.fusion == "fid") {
+        const double joint = m + static_cast<double>(input.prompt.tokens.size());
+        total += encode(joint, microbatch.documents[d].patches != nullptr) + joint * static_cast<double>(cross) * 2 * kv * D;
+      }
+      memory += m;
+    }
+    if (c.fusion == "prefix") n += memory;
+    total += n * c.decoder_layers * (layer + n * q) + n * static_cast<double>(cross) * (2 * D * q + 2 * memory * q) +
+             n * (c.token_shift ? D * D : 0) + (input.prompt.patches ? c.num_patches() * c.patch_width() * D : 0);
+    total += static_cast<double>(input.target.size()) * (D * c.vocab + (c.copy_head ? memory * (c.copy_width + D) + D * D : 0));
+  }
+  return 2 * total;
+}
+
+}  // namespace contexture::model

@@ -1,0 +1,54 @@
+// The assembled image-language model: a block list over one parameter store (docs/design.md 1).
+#pragma once
+#include <memory>
+#include <string>
+
+#include "model/decoder.h"
+#include "parallel/executor.h"
+
+namespace contexture::model {
+
+// Owns parameters and blocks. Without materialise() it is shapes only: counting a model of 17 billion parameters takes
+// no memory. Not thread-safe; two models do not share anything.
+class Model {
+ public:
+  explicit Model(const ModelConfig& config);  // throws UsageError when the config is invalid
+
+  const ModelConfig& config() const { return config_; }
+  const parallel::BlockList& blocks() const { return blocks_; }
+  parallel::ParameterStore& parameters() { return store_; }
+  const parallel::ParameterStore& parameters() const { return store_; }
+  void materialise(at::ScalarType dtype, at::Device device, uint64_t seed);
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+
+  // Typed access for incremental decoding.
+  const Embed& decoder_embed() const { return *decoder_embed_; }
+  const std::vector<const DecoderLayer*>& decoder_layers() const { return decoder_layers_; }
+  const FinalNorm& decoder_norm() const { return *decoder_norm_; }
+  const Head& head() const { return *head_; }
+  const std::string& memory_wire() const { return memory_wire_; }  // doc.states, reader.states or dec.states
+
+  // Unit-length retrieval embeddings without gradient, [n, E] fp32 (fp64 in an fp64 model), on the CPU. tower: "doc" or
+  // "query". Cut into passes of at most max_rows rows, longest sequences together; the result does not depend on the cut.
+  at::Tensor embed(const std::string& tower, const std::vector<const Sequence*>& sequences, int64_t max_rows = 16384) const;
+
+  // Multiply-adds x 2 of one forward pass over this microbatch, by part; backward costs twice that.
+  double forward_flops(const Microbatch& microbatch) const;
+
+ private:
+  void add_tower(const std::string& tower, const std::string& prefix, const std::string& role);
+  ModelConfig config_;
+  parallel::ParameterStore store_;
+  parallel::BlockList blocks_;
+  std::unique_ptr<parallel::Executor> executor_;
+  at::ScalarType dtype_ = at::kFloat;
+  at::Device device_ = at::kMeta;
+  std::string memory_wire_;
+  const Embed* decoder_embed_ = nullptr;
+  std::vector<const DecoderLayer*> decoder_layers_;
+  const FinalNorm* decoder_norm_ = nullptr;
+  const Head* head_ = nullptr;
+};
+
+}  // namespace contexture::model

@@ -1,0 +1,162 @@
+// N rows, D model width, H query heads, G key-value heads, K head width, S sequences, E embedding width, P patches.
+#include "model/tower.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "model/init.h"
+
+namespace contexture::model {
+
+using parallel::Init;
+using parallel::ParameterStore;
+using parallel::Pass;
+using parallel::Tensors;
+
+Embed::Embed(ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role)
+    : Block(tower + ".embed", {}, {tower + ".h.0"}), tower_(tower) {
+  const int64_t D = config.width;
+  token_ = &use(store, "embed.token", {config.vocab, D}, embedding_init(config));
+  patch_ = &use(store, "embed.patch", {D, config.patch_width()}, fan_in_init(config.patch_width()));
+  patch_position_ = &use(store, "embed.patch_position", {config.num_patches(), D}, embedding_init(config));
+  // The decoder writes what the encoder reads: each mixes in the preceding token in its own way.
+  if (config.token_shift) shift_ = &use(store, tower == "dec" ? "decoder.shift" : "encoder.shift", {D, D}, fan_in_init(D));
+  if (!role.empty()) role_ = &use(store, role, {D}, embedding_init(config));
+}
+
+Tensors Embed::forward(const Tensors&, const Pass& pass) const {
+  const auto feed = [&](const char* name) -> const at::Tensor& { return pass.feed(tower_ + "." + name); };
+  at::Tensor h_ND = at::embedding(token_->value, feed("token"));
+  if (shift_ != nullptr) {
+    h_ND = h_ND + ops::linear(at::embedding(token_->value, feed("previous")), shift_->value);
+  }
+  h_ND = h_ND * (0.5 * std::sqrt(static_cast<double>(h_ND.size(1))));  // rows of unit length to the scale of patches
+  if (feed("patches").size(0) > 0) {
+    const at::Tensor patch_QD = ops::linear(feed("patches"), patch_->value) +
+                                at::embedding(patch_position_->value, feed("patch_index"));
+    h_ND = h_ND.index_copy(0, feed("patch_row"), patch_QD);
+  }
+  if (role_ != nullptr) h_ND = h_ND + role_->value;
+  return {h_ND};
+}
+
+std::array<at::Tensor, 3> SelfAttention::project(const at::Tensor& x_ND, const at::Tensor& position_N) const {
+  const int64_t N = x_ND.size(0), H = heads, G = kv_heads, K = head_width;
+  const at::Tensor rotated = ops::rotary(ops::linear(ops::rms_norm(x_ND, norm->value, eps), qkv->value), position_N, H + G, K, rope_theta)
+                             .view({N, H + 2 * G, K});
+  return {rotated.narrow(1, 0, H), rotated.narrow(1, H, G), rotated.narrow(1, H + G, G)};
+}
+
+at::Tensor SelfAttention::finish(const at::Tensor& attended_NHK) const {
+  return ops::linear(attended_NHK.view({attended_NHK.size(0), heads * head_width}), out->value);
+}
+
+at::Tensor FeedForward::branch(const at::Tensor& x_ND) const {
+  return ops::linear(ops::swiglu(ops::linear(ops::rms_norm(x_ND, norm->value, eps), in->value)), out->value);
+}
+
+EncoderLayer::EncoderLayer(ParameterStore& store, const ModelConfig& config, const std::string& tower,
+                           const std::string& prefix, int64_t index)
+    : Block(concat(tower, ".layer.", index), {concat(tower, ".h.", index)}, {concat(tower, ".h.", index + 1)}),
+      tower_(tower), index_(index), dropout_(config.dropout) {
+  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init) {
+    return &use(store, concat(prefix, ".layer.", index, ".", name), std::move(shape), init);
+  };
+  attention_ = self_attention(config, config.encoder_layers, declare);
+  mlp_ = feed_forward(config, config.encoder_layers, declare);
+}
+
+Tensors EncoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
+  at::Tensor x_ND = inputs[0];
+  const auto [q, k, v] = attention_.project(x_ND, pass.feed(tower_ + ".position"));
+  const at::Tensor read = ops::attention(q, k, v, segments_feed(pass, tower_ + ".self", /*causal=*/false));
+  x_ND = x_ND + layers::dropout(attention_.finish(read), dropout_, pass, tower_, name() + ".attention");
+  x_ND = x_ND + layers::dropout(mlp_.branch(x_ND), dropout_, pass, tower_, name() + ".mlp");
+  return {x_ND};
+}
+
+FinalNorm::FinalNorm(ParameterStore& store, const ModelConfig& config, const std::string& in, const std::string& out,
+                     const std::string& parameter)
+    : Block(out.substr(0, out.find('.')) + ".norm", {in}, {out}), eps_(config.norm_eps) {
+  gain_ = &use(store, parameter, {config.width}, Init::constant(1.0));
+}
+
+Tensors FinalNorm::forward(const Tensors& inputs, const Pass&) const {
+  return {ops::rms_norm(inputs[0], gain_->value, eps_)};
+}
+
+Pool::Pool(ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& prefix)
+    : Block(tower + ".pool", {tower + ".states"}, {tower + ".embedding"}), tower_(tower), config_(config) {
+  const int64_t D = config.width, E = config.embedding_width;
+  plain_ = &use(store, prefix + ".pool.plain", {E, D}, fan_in_init(D));
+  if (config.pooling == "patches") {
+    patch_ = &use(store, prefix + ".pool.patch", {config.patch_projection, D}, fan_in_init(D));
+  }
+}
+
+Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
+  const at::Tensor& states_ND = inputs[0];
+  const at::Tensor& begin = pass.feed(tower_ + ".begin");  // CPU
+  const int64_t S = begin.numel() - 1;
+  const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
+  const auto pooled_plain = [&](const at::Tensor& sequences) {  // [s] int64 on the states' device
+    const at::Tensor first = begin.to(states_ND.device()).index_select(0, sequences);
+    if (config_.pooling == "cls") return ops::linear(states_ND.index_select(0, first), plain_->value);
+    // Row by row into its sequence: the sum's order does not depend on what else is in the batch.
+    const at::Tensor length = begin.to(states_ND.device()).index_select(0, sequences + 1) - first;
+    const at::Tensor sums = at::zeros({S, states_ND.size(1)}, states_ND.options().dtype(wide))
+                                .index_add(0, pass.feed(tower_ + ".row_sequence"), states_ND.to(wide));
+    const at::Tensor mean = sums.index_select(0, sequences) / length.unsqueeze(1);
+    return ops::linear(mean.to(states_ND.scalar_type()), plain_->value);
+  };
+  at::Tensor pooled_SE;
+  if (patch_ == nullptr) {
+    pooled_SE = pooled_plain(at::arange(S, pass.feed(tower_ + ".token").options()));
+  } else {
+    const at::Tensor &with = pass.feed(tower_ + ".picture_seq"), &without = pass.feed(tower_ + ".plain_seq");
+    std::vector<at::Tensor> parts, places;
+    if (with.numel() > 0) {
+      const at::Tensor patch = states_ND.index_select(0, pass.feed(tower_ + ".patch_row"));
+      parts.push_back(ops::linear(patch, patch_->value).view({with.numel(), config_.embedding_width}));
+      places.push_back(with);
+    }
+    if (without.numel() > 0) {
+      parts.push_back(pooled_plain(without));
+      places.push_back(without);
+    }
+    pooled_SE = parts.size() == 1 ? parts[0] : at::cat(parts).index_select(0, at::cat(places).argsort());
+  }
+  pooled_SE = pooled_SE.to(wide);
+  return {pooled_SE / (pooled_SE.square().sum(1, /*keepdim=*/true) + 1e-12).sqrt()};
+}
+
+at::Tensor layers::dropout(const at::Tensor& branch_ND, double p, const Pass& pass, const std::string& tower,
+                           const std::string& place) {
+  if (p == 0.0 || !pass.training) return branch_ND;
+  // Counter-based: a mask depends on (seed, step, place, the row's owner and position, column) alone, so every layout
+  // and every recomputation draws the same one.
+  const at::Tensor key_N = pass.feed(tower + ".row_key").cpu().contiguous();
+  at::Tensor mask = at::empty(branch_ND.sizes(), at::kFloat);
+  const StreamKey stream = stream_key(pass.seed, "dropout:" + place, static_cast<uint64_t>(pass.step));
+  const int64_t D = branch_ND.size(1);
+  const int64_t* key = key_N.data_ptr<int64_t>();
+  float* out = mask.data_ptr<float>();
+  const auto threshold = static_cast<uint32_t>(p * 4294967296.0);
+  const float scale = static_cast<float>(1.0 / (1.0 - p));
+  at::parallel_for(0, branch_ND.size(0), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const auto owner = static_cast<uint64_t>(key[n]);
+      for (int64_t d = 0; d < D; d += 4) {
+        const auto word = philox(stream.key, {static_cast<uint32_t>(owner), static_cast<uint32_t>(owner >> 32),
+                                              stream.high[0] ^ static_cast<uint32_t>(d / 4), stream.high[1]});
+        for (int64_t i = 0; i < 4 && d + i < D; ++i) out[n * D + d + i] = word[i] < threshold ? 0.0f : scale;
+      }
+    }
+  });
+  return branch_ND * mask.to(branch_ND.device(), branch_ND.scalar_type());
+}
+
+}  // namespace contexture::model

@@ -1,0 +1,83 @@
+// The encoder side: embedding, encoder layers, pooling. A tower is a run of these blocks over one kind of sequence
+// (documents, queries, or question-joined documents); towers share parameters by using the same prefix.
+#pragma once
+#include "model/batch.h"
+#include "model/config.h"
+#include "parallel/block.h"
+
+namespace contexture::model {
+
+// Tokens and patches to rows: wire `tower`.h.0 [N, D]. role: name of a learned vector added to every row; empty: none.
+class Embed : public parallel::Block {
+ public:
+  Embed(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+ private:
+  std::string tower_;
+  const parallel::Parameter *token_, *patch_, *patch_position_, *shift_ = nullptr, *role_ = nullptr;
+};
+
+// Self-attention shared by encoder and decoder layers: x + out(attention(rotary(qkv(norm(x))))).
+struct SelfAttention {
+  const parallel::Parameter *norm, *qkv, *out;
+  int64_t heads, kv_heads, head_width;
+  double rope_theta, eps;
+  // Fresh queries, keys and values of x_ND, rotated: views of one tensor, [N, H, K], [N, G, K], [N, G, K].
+  std::array<at::Tensor, 3> project(const at::Tensor& x_ND, const at::Tensor& position_N) const;
+  at::Tensor finish(const at::Tensor& attended_NHK) const;  // [N, D], without the residual
+};
+
+// x + out(swiglu(in(norm(x)))).
+struct FeedForward {
+  const parallel::Parameter *norm, *in, *out;
+  double eps;
+  at::Tensor branch(const at::Tensor& x_ND) const;  // without the residual
+};
+
+// Bidirectional encoder layer: wire `tower`.h.{i} to `tower`.h.{i+1}.
+class EncoderLayer : public parallel::Block {
+ public:
+  EncoderLayer(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower,
+               const std::string& prefix, int64_t index);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+ private:
+  std::string tower_;
+  int64_t index_;
+  double dropout_;
+  SelfAttention attention_;
+  FeedForward mlp_;
+};
+
+// Final norm: `tower`.h.{L} to `tower`.states.
+class FinalNorm : public parallel::Block {
+ public:
+  FinalNorm(parallel::ParameterStore& store, const ModelConfig& config, const std::string& in, const std::string& out,
+            const std::string& parameter);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+ private:
+  const parallel::Parameter* gain_;
+  double eps_;
+};
+
+// States to one unit-length retrieval embedding a sequence: `tower`.states to `tower`.embedding [S, E], fp32 or wider.
+class Pool : public parallel::Block {
+ public:
+  Pool(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& prefix);
+  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+
+ private:
+  std::string tower_;
+  ModelConfig config_;
+  const parallel::Parameter *plain_, *patch_ = nullptr;
+};
+
+// Used by the decoder too.
+namespace layers {
+at::Tensor dropout(const at::Tensor& branch_ND, double p, const parallel::Pass& pass, const std::string& tower,
+                   const std::string& place);
+}  // namespace layers
+
+}  // namespace contexture::model

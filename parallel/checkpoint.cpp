@@ -1,0 +1,139 @@
+#include "parallel/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+#include "core/safetensors.h"
+
+namespace contexture::parallel {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kFormatVersion = 1;
+const std::vector<std::pair<at::ScalarType, DType>> kDTypes{
+    {at::kBool, DType::Bool}, {at::kByte, DType::U8},      {at::kChar, DType::I8},  {at::kShort, DType::I16},
+    {at::kInt, DType::I32},   {at::kLong, DType::I64},     {at::kHalf, DType::F16}, {at::kBFloat16, DType::BF16},
+    {at::kFloat, DType::F32}, {at::kDouble, DType::F64}};
+
+std::string file_checksum(const fs::path& path) {
+  const MappedFile file(path);
+  return sha256_hex(file.bytes());
+}
+
+}  // namespace
+
+void write_tensors(const fs::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter writer(metadata);
+  std::vector<at::Tensor> kept;  // the writer holds views
+  for (const auto& [name, tensor] : tensors) {
+    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return d.first == tensor.scalar_type(); });
+    CONTEXTURE_INVARIANT(dtype != kDTypes.end(), "tensor '", name, "' has a dtype that safetensors lacks");
+    kept.push_back(tensor.detach().cpu().contiguous());
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(kept.back().data_ptr()), kept.back().nbytes());
+    writer.add(name, dtype->second, kept.back().sizes().vec(), bytes);
+  }
+  writer.write(path);
+}
+
+NamedTensors read_tensors(const fs::path& path) {
+  const SafetensorsReader reader(path);
+  NamedTensors out;
+  for (const std::string& name : reader.names()) {
+    const TensorView& view = reader.get(name);
+    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return d.second == view.dtype; });
+    CONTEXTURE_DATA_REQUIRE(dtype != kDTypes.end(), path.string(), ": tensor '", name, "' has a dtype that this program does not compute with");
+    at::Tensor tensor = at::empty(view.shape, dtype->first);
+    if (!view.bytes.empty()) std::memcpy(tensor.data_ptr(), view.bytes.data(), view.bytes.size());
+    out[name] = tensor;
+  }
+  return out;
+}
+
+fs::path checkpoint_path(const fs::path& folder, int64_t step) {
+  std::string digits = std::to_string(step);
+  digits.insert(0, digits.size() < 8 ? 8 - digits.size() : 0, '0');
+  return folder / ("step-" + digits);
+}
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+  const fs::path path = checkpoint_path(folder, checkpoint.step);
+  fs::remove_all(path);
+  make_folders(path);
+  Json files = Json::object();
+  const auto record = [&](const std::string& name) {
+    files[name] = {{"bytes", fs::file_size(path / name)}, {"sha256", file_checksum(path / name)}};
+  };
+  for (const auto& [name, tensors] : checkpoint.files) {
+    write_tensors(path / (name + ".safetensors"), tensors, {{"format", "pt"}});
+    record(name + ".safetensors");
+  }
+  write_file_atomic(path / "state.json", checkpoint.state.dump(1));
+  record("state.json");
+  write_file_atomic(path / "manifest.json",
+                    Json{{"format", "contexture-checkpoint"}, {"version", kFormatVersion}, {"step", checkpoint.step}, {"files", files}}.dump(1));
+  sync_folder(folder);
+}
+
+std::vector<int64_t> list_checkpoints(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  if (!fs::is_directory(folder)) return steps;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() < 6) continue;
+    const fs::path manifest = entry.path() / "manifest.json";
+    if (!fs::exists(manifest)) continue;
+    bool whole = true;
+    const Json json = read_json_file(manifest.string());
+    for (const auto& [file, about] : json.at("files").items()) {
+      std::error_code error;
+      const auto size = fs::file_size(entry.path() / file, error);
+      whole = whole && !error && size == about.at("bytes").get<uint64_t>();
+    }
+    if (whole) steps.push_back(std::stoll(name.substr(5)));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Checkpoint load_checkpoint(const fs::path& path, const std::vector<std::string>& only) {
+  const fs::path manifest_path = path / "manifest.json";
+  CONTEXTURE_DATA_REQUIRE(fs::exists(manifest_path), path.string(), " is no complete checkpoint: manifest.json is missing. ",
+                          "Use an earlier step-* folder.");
+  const Json manifest = read_json_file(manifest_path.string());
+  const std::string where = manifest_path.string();
+  CONTEXTURE_DATA_REQUIRE(manifest.value("format", "") == "contexture-checkpoint", where, " is not a checkpoint's manifest");
+  CONTEXTURE_DATA_REQUIRE(json_get<int>(manifest, "version", where) <= kFormatVersion, where, " has version ",
+                          manifest["version"].dump(), ", newer than this program's ", kFormatVersion, ". Update the program.");
+  Checkpoint checkpoint;
+  checkpoint.step = json_get<int64_t>(manifest, "step", where);
+  CONTEXTURE_DATA_REQUIRE(manifest.contains("files") && manifest["files"].is_object(), where, " lists no files");
+  for (const auto& [name, about] : manifest["files"].items()) {
+    const std::string stem = fs::path(name).stem().string();
+    if (!only.empty() && name != "state.json" && std::find(only.begin(), only.end(), stem) == only.end()) continue;
+    CONTEXTURE_DATA_REQUIRE(fs::exists(path / name), path.string(), ": ", name, " is missing");
+    CONTEXTURE_DATA_REQUIRE(file_checksum(path / name) == json_get<std::string>(about, "sha256", where), path.string(), ": ", name,
+                            " is damaged (its checksum differs from the manifest's). Use an earlier step-* folder.");
+    if (name == "state.json") {
+      checkpoint.state = read_json_file((path / name).string());
+    } else {
+      checkpoint.files[stem] = read_tensors(path / name);
+    }
+  }
+  return checkpoint;
+}
+
+void prune_checkpoints(const fs::path& folder, int64_t keep_last, std::optional<int64_t> keep) {
+  if (keep_last <= 0) return;
+  const std::vector<int64_t> steps = list_checkpoints(folder);
+  for (size_t i = 0; i + keep_last < steps.size(); ++i) {
+    if (keep && steps[i] == *keep) continue;
+    // The manifest goes first, so that a half-deleted folder does not count.
+    fs::remove(checkpoint_path(folder, steps[i]) / "manifest.json");
+    fs::remove_all(checkpoint_path(folder, steps[i]));
+  }
+}
+
+}  // namespace contexture::parallel

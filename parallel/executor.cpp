@@ -1,0 +1,182 @@
+#include "parallel/executor.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace contexture::parallel {
+namespace {
+
+class Clock {
+ public:
+  explicit Clock(double& sink) : sink_(sink), start_(std::chrono::steady_clock::now()) {}
+  ~Clock() { sink_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  double& sink_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+bool is_differentiable(const at::Tensor& t) { return t.defined() && at::isFloatingType(t.scalar_type()); }
+
+void accumulate(at::Tensor& sum, const at::Tensor& term) {
+  if (!term.defined()) return;
+  const at::ScalarType wide = wide_dtype(term.scalar_type());
+  if (!sum.defined()) {
+    // The sum is added to in place, so it must own its memory: the engine may hand one tensor to two leaves.
+    const bool own = term.scalar_type() == wide && term.is_contiguous() && term.use_count() == 1;
+    sum = own ? term : at::empty(term.sizes(), term.options().dtype(wide)).copy_(term);
+  } else {
+    sum.add_(term);
+  }
+}
+
+// Sums a wire's gradients in reader order, in the wide dtype, and returns it in the wire's own.
+at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype) {
+  at::Tensor sum;
+  int64_t count = 0;
+  for (const at::Tensor& term : terms) {
+    if (!term.defined()) continue;
+    if (count == 0) {
+      sum = term;
+    } else {
+      const at::ScalarType wide = wide_dtype(dtype);
+      sum = sum.to(wide).add(term.to(wide));
+    }
+    ++count;
+  }
+  return sum.defined() ? sum.to(dtype) : sum;
+}
+
+}  // namespace
+
+const at::Tensor& ForwardPass::wire(const std::string& name) const {
+  const auto it = values_.find(name);
+  CONTEXTURE_INVARIANT(it != values_.end(), "no wire called '", name, "' was computed in this pass");
+  return it->second;
+}
+
+Executor::Executor(const BlockList& blocks, std::set<std::string> recompute)
+    : blocks_(&blocks), recompute_(std::move(recompute)), wires_(wires_of(blocks)) {
+  for (size_t w = 0; w < wires_.size(); ++w) wire_index_[wires_[w].name] = static_cast<int>(w);
+  for (const auto& block : blocks) {
+    const auto& in = block->inputs();
+    const auto& params = block->parameters();
+    const bool grad = std::any_of(in.begin(), in.end(), [&](const auto& name) { return wants_grad(name); }) ||
+                      std::any_of(params.begin(), params.end(), [](const Parameter* p) { return p->trainable; });
+    if (grad) differentiable_.insert(block->outputs().begin(), block->outputs().end());
+  }
+}
+
+ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted) const {
+  std::vector<bool> needed(blocks_->size(), wanted.empty());
+  std::vector<std::string> todo = wanted;
+  while (!todo.empty()) {
+    const auto it = wire_index_.find(todo.back());
+    CONTEXTURE_INVARIANT(it != wire_index_.end(), "no block writes wire '", todo.back(), "'");
+    todo.pop_back();
+    const int producer = wires_[it->second].producer;
+    if (needed[producer]) continue;
+    needed[producer] = true;
+    const auto& in = (*blocks_)[producer]->inputs();
+    todo.insert(todo.end(), in.begin(), in.end());
+  }
+
+  ForwardPass result;
+  result.pass_ = &pass;
+  result.records_.resize(blocks_->size());
+  for (size_t b = 0; b < blocks_->size(); ++b) {
+    if (!needed[b]) continue;
+    const Block& block = *(*blocks_)[b];
+    const Clock clock(times_[block.name()].forward_s);
+    const bool keep = grad && !block.outputs().empty() && wants_grad(block.outputs()[0]);
+    const bool with_graph = keep && recompute_.count(block.name()) == 0;
+    ForwardPass::Record record;
+    for (const std::string& name : block.inputs()) {
+      at::Tensor leaf = result.wire(name);
+      if (leaf.defined()) leaf = leaf.detach();
+      if (keep && wants_grad(name) && is_differentiable(leaf)) leaf.set_requires_grad(true);
+      record.inputs.push_back(leaf);
+    }
+    {
+      const at::AutoGradMode mode(with_graph);
+      record.outputs = block.forward(record.inputs, pass);
+    }
+    CONTEXTURE_INVARIANT(record.outputs.size() == block.outputs().size(), "block '", block.name(), "' wrote ",
+                         record.outputs.size(), " wires, not ", block.outputs().size());
+    for (size_t i = 0; i < record.outputs.size(); ++i) {
+      const at::Tensor& out = record.outputs[i];
+      result.values_[block.outputs()[i]] = out.defined() ? out.detach() : out;
+    }
+    if (!with_graph) record.outputs.clear();
+    if (keep) result.records_[b] = std::move(record);
+  }
+  return result;
+}
+
+void Executor::backward(ForwardPass forward, std::map<std::string, at::Tensor> gradients) const {
+  // terms[wire][r]: the gradient that reader r (ascending) returned; the caller's own comes last.
+  std::map<std::string, Tensors> terms;
+  for (const Wire& wire : wires_) terms[wire.name].resize(wire.readers.size() + 1);
+  for (auto& [name, gradient] : gradients) {
+    CONTEXTURE_INVARIANT(terms.count(name) != 0, "a gradient is given for '", name, "', which is no wire");
+    terms[name].back() = gradient;
+  }
+  for (int b = static_cast<int>(blocks_->size()) - 1; b >= 0; --b) {
+    const Block& block = *(*blocks_)[b];
+    ForwardPass::Record record = std::move(forward.records_[b]);
+    forward.records_[b] = {};
+    Tensors grads;
+    bool any = false;
+    for (const std::string& name : block.outputs()) {
+      const auto value = forward.values_.find(name);
+      const bool live = value != forward.values_.end() && value->second.defined();
+      grads.push_back(live ? sum_in_order(terms[name], value->second.scalar_type()) : at::Tensor());
+      terms.erase(name);
+      any = any || grads.back().defined();
+    }
+    if (!any) continue;
+    const Clock clock(times_[block.name()].backward_s);
+    if (record.outputs.empty()) {
+      const at::AutoGradMode mode(true);
+      record.outputs = block.forward(record.inputs, *forward.pass_);
+    }
+    Tensors roots, root_grads, leaves;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined() || !record.outputs[i].requires_grad()) continue;
+      roots.push_back(record.outputs[i]);
+      root_grads.push_back(grads[i]);
+    }
+    if (roots.empty()) continue;
+    std::vector<at::Tensor*> sinks;
+    for (size_t i = 0; i < record.inputs.size(); ++i) {
+      if (!record.inputs[i].defined() || !record.inputs[i].requires_grad()) continue;
+      const Wire& wire = wires_[wire_index_.at(block.inputs()[i])];
+      const auto reader = std::find(wire.readers.begin(), wire.readers.end(), b) - wire.readers.begin();
+      leaves.push_back(record.inputs[i]);
+      sinks.push_back(&terms[wire.name][reader]);
+    }
+    const size_t num_inputs = leaves.size();
+    std::vector<Parameter*> params;
+    for (Parameter* p : block.parameters()) {
+      if (!p->value.requires_grad()) continue;
+      params.push_back(p);
+      leaves.push_back(p->value);
+    }
+    if (leaves.empty()) continue;
+    const Tensors found = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false,
+                                                /*create_graph=*/false, /*allow_unused=*/true);
+    for (size_t i = 0; i < num_inputs; ++i) {  // a block that lists a wire twice adds up its two gradients
+      *sinks[i] = sinks[i]->defined() && found[i].defined() ? *sinks[i] + found[i]
+                  : found[i].defined()                       ? found[i]
+                                                             : *sinks[i];
+    }
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < params.size(); ++i) accumulate(params[i]->grad, found[num_inputs + i]);
+  }
+}
+
+}  // namespace contexture::parallel

@@ -1,0 +1,8 @@
+contexture_test(eval/answers_test.cpp LINK eval LABEL unit)
+contexture_test(eval/ranking_test.cpp LINK eval LABEL unit)
+contexture_test(eval/bootstrap_test.cpp LINK eval LABEL unit)
+contexture_test(eval/tensorboard_test.cpp LINK eval LABEL unit)
+contexture_test(eval/report_test.cpp LINK eval LABEL unit)
+contexture_test(eval/report_browser_test.cpp LINK eval LABEL browser TIMEOUT 300)
+target_sources(eval_report_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/fake_run.cpp)
+target_sources(eval_report_browser_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/fake_run.cpp)

@@ -1,0 +1,60 @@
+#include "train/config.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace contexture::train {
+
+void RunConfig::validate() const {
+  model.validate();
+  retriever.validate();
+  optimizer.validate();
+  data.augment.validate();
+  data.document_augment.validate();
+  data.counterfactual.validate();
+  precision_of(train.precision);
+  data::BadRecords::parse_policy(data.bad_records);
+  CONTEXTURE_USAGE_REQUIRE(train.steps > 0, "train.steps=", train.steps, " must be at least 1.");
+  CONTEXTURE_USAGE_REQUIRE(train.stop_at >= 0 && train.stop_at <= train.steps, "train.stop_at=", train.stop_at,
+                           " lies beyond train.steps=", train.steps, ".");
+  CONTEXTURE_USAGE_REQUIRE(train.batch_size > 0 && train.microbatches > 0 && train.batch_size % train.microbatches == 0,
+                           "train.batch_size=", train.batch_size, " is not a multiple of train.microbatches=",
+                           train.microbatches, ".");
+  CONTEXTURE_USAGE_REQUIRE(data.group_size > 0 && train.batch_size % data.group_size == 0, "train.batch_size=",
+                           train.batch_size, " is not a multiple of data.group_size=", data.group_size, ".");
+  CONTEXTURE_USAGE_REQUIRE(data.query == "picture" || data.query == "text" || data.query == "both", "data.query=", data.query,
+                           " is not known. Use picture, text or both.");
+  CONTEXTURE_USAGE_REQUIRE(!data.train.empty(), "data.train names no training set. Add one: ",
+                           R"("train": [{"path": "train.jsonl"}])", ".");
+  CONTEXTURE_USAGE_REQUIRE(data.max_document_tokens > 0 && data.max_question_tokens > 0 && data.max_answer_tokens > 1,
+                           "data.max_document_tokens, max_question_tokens and max_answer_tokens must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(data.tokenizer_options.vocab_size == model.vocab || !data.tokenizer.empty(), "model.vocab=",
+                           model.vocab, " but data.tokenizer_options.vocab_size=", data.tokenizer_options.vocab_size,
+                           ". Set both to the same number.");
+}
+
+at::ScalarType precision_of(const std::string& name) {
+  if (name == "fp32") return at::kFloat;
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp64") return at::kDouble;
+  CONTEXTURE_USAGE_REQUIRE(name == "auto", "train.precision=", name, " is not known. Use fp32, bf16, fp64 or auto.");
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) return at::kBFloat16;
+#endif
+  return at::kFloat;
+}
+
+std::string data_path(const DataConfig& config, const std::string& path) {
+  std::string root = config.root;
+  const char* home = std::getenv("HOME");
+  const std::string home_dir = home != nullptr ? home : ".";
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const std::string cache = xdg != nullptr && *xdg != '\0' ? xdg : home_dir + "/.cache";
+  if (const size_t at = root.find("{cache}"); at != std::string::npos) root.replace(at, 7, cache);
+  if (root == "~" || root.rfind("~/", 0) == 0) root.replace(0, 1, home_dir);
+  return (std::filesystem::path(root) / path).string();
+}
+
+}  // namespace contexture::train

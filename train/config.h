@@ -1,0 +1,168 @@
+// Everything a run can be told. Declared once: files, --set, --help and the dump in the run folder visit these.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/augment.h"
+#include "data/counterfactual.h"
+#include "data/tokenizer.h"
+#include "model/config.h"
+#include "retriever/retriever.h"
+#include "train/optimizer.h"
+
+namespace contexture::train {
+
+struct RunSettings {
+  std::string dir = "runs/run";
+  uint64_t seed = 1;
+  int64_t threads = 0;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("dir", dir, "folder of the run: config, metrics, checkpoints, report");
+    visit("seed", seed, "of initialisation, sample order, augmentation and dropout");
+    visit("threads", threads, "threads of the tensor operators; 0: all cores");
+  }
+};
+
+struct TrainingSet {
+  std::string path;
+  double weight = 0.0;
+  std::vector<std::string> types;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("path", path, "JSONL file, tar, or brace list of tars, below data.root");
+    visit("weight", weight, "share of the mixture; all 0: by number of examples");
+    visit("types", types, "only examples of these types; empty: all");
+  }
+};
+
+struct DataConfig {
+  std::string root = ".";
+  std::string corpus = "corpus.jsonl";
+  std::vector<TrainingSet> train;
+  std::string pairs;
+  int64_t pairs_per_step = 0;
+  std::string dev;
+  std::string test;
+  std::string tokenizer;
+  std::string tokenizer_text = "tokenizer.txt";
+  data::TokenizerTrainOptions tokenizer_options;
+  std::string bad_records = "fail";
+  std::string query = "picture";
+  int64_t max_document_tokens = 128;
+  int64_t max_question_tokens = 48;
+  int64_t max_answer_tokens = 24;
+  int64_t group_size = 1;
+  double identity_probability = 0.0;
+  data::AugmentConfig augment;
+  data::AugmentConfig document_augment;
+  data::CounterfactualConfig counterfactual;
+  int64_t threads = 1;
+  int64_t prefetch = 4;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("root", root, "folder of the data; a leading ~ is the home folder, {cache} the XDG cache folder");
+    visit("corpus", corpus, "documents, below data.root");
+    visit("train", train, "training sets");
+    visit("pairs", pairs, "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below data.root; empty: none");
+    visit("pairs_per_step", pairs_per_step, "picture pairs added to each step's contrastive loss; nothing reads them");
+    visit("dev", dev, "examples to evaluate on while training, below data.root; empty: none");
+    visit("test", test, "examples for the final evaluation, below data.root; empty: none");
+    visit("tokenizer", tokenizer, "sentencepiece model file; empty: train one into the run folder");
+    visit("tokenizer_text", tokenizer_text, "text that a new tokenizer is trained on, below data.root");
+    visit("tokenizer_options", tokenizer_options, "how a new tokenizer is trained");
+    visit("bad_records", bad_records, "fail or skip (skipped ones are counted and named)");
+    visit("query", query, "what the retriever embeds: picture, text or both");
+    visit("max_document_tokens", max_document_tokens, "documents are cut to this many pieces");
+    visit("max_question_tokens", max_question_tokens, "questions are cut to this many pieces");
+    visit("max_answer_tokens", max_answer_tokens, "answers are cut to this many pieces");
+    visit("group_size", group_size, "examples of a batch that share a gold document, which is then encoded once");
+    visit("identity_probability", identity_probability, "chance of a made-up identity: query and document pictures recoloured and mirrored alike");
+    visit("augment", augment, "changes to query pictures while training");
+    visit("document_augment", document_augment, "changes to gold documents' pictures while training");
+    visit("counterfactual", counterfactual, "facts of gold documents swapped, and the answers with them");
+    visit("threads", threads, "loader threads");
+    visit("prefetch", prefetch, "steps prepared ahead");
+  }
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t stop_at = 0;
+  int64_t batch_size = 16;
+  int64_t microbatches = 1;
+  std::string precision = "fp32";
+  std::vector<std::string> recompute;
+  int64_t log_every = 10;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("steps", steps, "optimizer steps of the whole schedule");
+    visit("stop_at", stop_at, "stop after this step, schedule unchanged; 0: at the end");
+    visit("batch_size", batch_size, "examples per step");
+    visit("microbatches", microbatches, "passes that a step is cut into (gradient accumulation)");
+    visit("precision", precision, "fp32, bf16 (fp32 masters), fp64, or auto: bf16 where the processor multiplies it, else fp32");
+    visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer");
+    visit("log_every", log_every, "steps between log lines");
+  }
+};
+
+struct EvalConfig {
+  int64_t every = 0;
+  int64_t examples = 256;
+  int64_t batch_size = 64;
+  int64_t documents = 0;
+  int64_t max_new_tokens = 24;
+  std::vector<std::string> types;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("every", every, "steps between evaluations on data.dev; 0: none");
+    visit("examples", examples, "dev examples used (evenly spaced); 0: all");
+    visit("batch_size", batch_size, "examples decoded together");
+    visit("documents", documents, "documents read when evaluating; 0: retriever.documents");
+    visit("max_new_tokens", max_new_tokens, "longest answer");
+    visit("types", types, "only examples of these types; empty: all");
+  }
+};
+
+struct CheckpointConfig {
+  int64_t every = 0;
+  int64_t keep_last = 2;
+  bool keep_best = true;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("every", every, "steps between checkpoints; 0: only at the end and on a signal");
+    visit("keep_last", keep_last, "newest checkpoints kept; 0: all");
+    visit("keep_best", keep_best, "also keep the checkpoint nearest to the best evaluation");
+  }
+};
+
+struct RunConfig {
+  RunSettings run;
+  model::ModelConfig model;
+  DataConfig data;
+  retriever::RetrieverConfig retriever;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("run", run, "the run");
+    visit("model", model, "the model");
+    visit("data", data, "corpus, examples, tokenizer");
+    visit("retriever", retriever, "index, refresh, objectives");
+    visit("train", train, "the loop");
+    visit("optimizer", optimizer, "AdamW");
+    visit("eval", eval, "evaluation while training");
+    visit("checkpoint", checkpoint, "checkpoints");
+  }
+  void validate() const;  // throws UsageError naming keys and values
+};
+
+// fp32, bf16 or fp64 as a dtype; auto asks the processor.
+at::ScalarType precision_of(const std::string& name);
+
+// data.root with ~ and {cache} resolved, joined with `path` unless that is absolute.
+std::string data_path(const DataConfig& config, const std::string& path);
+
+}  // namespace contexture::train

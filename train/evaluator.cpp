@@ -1,0 +1,262 @@
+#include "train/evaluator.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "eval/answers.h"
+#include "eval/bootstrap.h"
+#include "eval/ranking.h"
+
+namespace contexture::train {
+namespace {
+
+std::string data_uri(const data::Image& image) {
+  static const char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::vector<std::byte> png = data::encode_png(image);
+  std::string out = "data:image/png;base64,";
+  for (size_t i = 0; i < png.size(); i += 3) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 3; ++j) word = (word << 8) | (i + j < png.size() ? static_cast<uint32_t>(png[i + j]) : 0);
+    for (size_t j = 0; j < 4; ++j) out += i + j <= png.size() ? kDigits[(word >> (18 - 6 * j)) & 63] : '=';
+  }
+  return out;
+}
+
+std::vector<std::string> texts(const std::vector<Answered>& answered) {
+  std::vector<std::string> out;
+  for (const Answered& a : answered) out.push_back(a.answer);
+  return out;
+}
+
+std::vector<std::vector<std::string>> references(const std::vector<const data::Example*>& examples) {
+  std::vector<std::vector<std::string>> out;
+  for (const data::Example* e : examples) out.push_back(e->answers);
+  return out;
+}
+
+Json interval(const std::vector<double>& each) {
+  const eval::Interval i = eval::bootstrap_mean(each);
+  return Json::array({100 * i.low, 100 * i.high});
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const RunConfig& config, const model::Model& model, retriever::Documents& documents,
+                     retriever::Corpus& corpus, retriever::Retriever& retriever, const ExampleEncoder& encoder)
+    : config_(&config), model_(&model), documents_(&documents), corpus_(&corpus), retriever_(&retriever), encoder_(&encoder) {}
+
+std::vector<const data::Example*> Evaluator::choose(const PictureSet& set, int64_t count) {
+  const int64_t n = static_cast<int64_t>(set.set.examples.size());
+  const int64_t take = count <= 0 ? n : std::min(count, n);
+  std::vector<const data::Example*> out;
+  for (int64_t i = 0; i < take; ++i) out.push_back(&set.set.examples[i * n / take]);
+  return out;
+}
+
+std::vector<retriever::Ranking> Evaluator::rank(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                                                int64_t k) const {
+  std::vector<PreparedInput> inputs;
+  std::vector<const model::Sequence*> queries;
+  for (const data::Example* e : examples) inputs.push_back(encoder_->encode(*e, "", set.picture(*e).get(), 0));
+  for (const PreparedInput& input : inputs) queries.push_back(&input.query);
+  return retriever_->search(model_->embed("query", queries), k);
+}
+
+std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                                        Reading reading) const {
+  const int64_t k = config_->eval.documents > 0 ? config_->eval.documents : config_->retriever.documents;
+  std::vector<Answered> out(examples.size());
+  std::vector<retriever::Ranking> rankings;
+  if (reading == Reading::kRetrieved) rankings = rank(set, examples, std::max<int64_t>(k, 1));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    out[i].example = examples[i];
+    const auto give = [&](const std::vector<std::string>& ids) {
+      for (const std::string& id : ids) {
+        out[i].documents.push_back(corpus_->row_of(id));
+        out[i].scores.push_back(0.0);
+        break;
+      }
+    };
+    if (reading == Reading::kRetrieved) {
+      for (const retriever::Hit& hit : rankings[i]) {
+        if (static_cast<int64_t>(out[i].documents.size()) >= k) break;
+        out[i].documents.push_back(hit.row);
+        out[i].scores.push_back(hit.score);
+      }
+    } else if (reading == Reading::kGold) {
+      give(examples[i]->documents);
+    } else if (reading == Reading::kWrong) {
+      // The gold document of the next example of the same type about something else.
+      for (size_t j = 1; j < examples.size(); ++j) {
+        const data::Example* other = examples[(i + j) % examples.size()];
+        if (other->type != examples[i]->type || other->entity == examples[i]->entity) continue;
+        give(other->documents);
+        break;
+      }
+    }
+  }
+  const size_t batch_size = static_cast<size_t>(config_->eval.batch_size);
+  for (size_t begin = 0; begin < examples.size(); begin += batch_size) {
+    const size_t end = std::min(examples.size(), begin + batch_size);
+    model::Microbatch batch;
+    std::map<int64_t, int32_t> place;
+    for (size_t i = begin; i < end; ++i) {
+      const PreparedInput prepared = encoder_->encode(*examples[i], "", set.picture(*examples[i]).get(), 0);
+      model::Input input{prepared.query, prepared.prompt, {}, {}};
+      for (const int64_t row : out[i].documents) {
+        const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(batch.documents.size()));
+        if (fresh) batch.documents.push_back(documents_->sequence(row));
+        input.documents.push_back(it->second);
+      }
+      batch.inputs.push_back(std::move(input));
+    }
+    eval::GenerateOptions options;
+    options.max_new_tokens = config_->eval.max_new_tokens;
+    std::vector<eval::Generated> generated = eval::generate(*model_, batch, options);
+    for (size_t i = begin; i < end; ++i) {
+      out[i].generated = std::move(generated[i - begin]);
+      out[i].answer = encoder_->tokenizer().decode(out[i].generated.tokens);
+    }
+  }
+  return out;
+}
+
+Json Evaluator::quick(const PictureSet& set, const std::vector<const data::Example*>& examples) const {
+  const auto gold = eval::score_answers(texts(answer(set, examples, Reading::kGold)), references(examples));
+  const auto retrieved = eval::score_answers(texts(answer(set, examples, Reading::kRetrieved)), references(examples));
+  std::vector<eval::RankedQuery> queries;
+  const auto rankings = rank(set, examples, 20);
+  for (size_t i = 0; i < examples.size(); ++i) {
+    queries.push_back({{}, examples[i]->documents});
+    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(corpus_->document(hit.row).id);
+  }
+  const auto ranking = eval::score_rankings(queries, {1, 5});
+  return {{"n", examples.size()},
+          {"em", {{"retrieved", retrieved.em}, {"gold", gold.em}}},
+          {"f1", {{"retrieved", retrieved.f1}, {"gold", gold.f1}}},
+          {"recall_at", {{"1", ranking.hit[0]}, {"5", ranking.hit[1]}}},
+          {"mrr", ranking.mrr}};
+}
+
+Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Example*>& examples, Json* samples) const {
+  Json out{{"n", examples.size()}};
+  const std::vector<std::pair<Reading, std::string>> readings{{Reading::kRetrieved, "retrieved"}, {Reading::kGold, "gold"},
+                                                              {Reading::kWrong, "wrong"}, {Reading::kClosedBook, "closed_book"}};
+  std::map<std::string, std::vector<double>> each;
+  for (const auto& [reading, name] : readings) {
+    const std::vector<Answered> answered = answer(set, examples, reading);
+    const auto scores = eval::score_answers(texts(answered), references(examples));
+    each[name] = scores.em_each;
+    out["em"][name] = scores.em;
+    out["f1"][name] = scores.f1;
+    out["intervals"]["em"][name] = interval(scores.em_each);
+    out["intervals"]["f1"][name] = interval(scores.f1_each);
+    std::map<std::string, std::pair<double, int64_t>> by_type;
+    for (size_t i = 0; i < examples.size(); ++i) {
+      by_type[examples[i]->type].first += 100 * scores.em_each[i];
+      by_type[examples[i]->type].second += 1;
+    }
+    for (const auto& [type, sum] : by_type) out["em_by_type"][type][name] = sum.first / static_cast<double>(sum.second);
+    if (reading != Reading::kRetrieved || samples == nullptr) continue;
+    const size_t cards = std::min<size_t>(48, answered.size());
+    for (size_t c = 0; c < cards; ++c) samples->push_back(sample(set, answered[c * answered.size() / cards]));
+  }
+  const eval::Interval gain = eval::bootstrap_difference(each.at("retrieved"), each.at("closed_book"));
+  out["intervals"]["gain"] = Json::array({100 * gain.low, 100 * gain.high});
+  const auto rankings = rank(set, examples, 20);
+  std::vector<eval::RankedQuery> queries;
+  std::vector<double> first, five;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    queries.push_back({{}, examples[i]->documents});
+    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(corpus_->document(hit.row).id);
+    first.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 1));
+    five.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 5));
+  }
+  const auto ranking = eval::score_rankings(queries, {1, 5});
+  out["recall_at"] = {{"1", ranking.hit[0]}, {"5", ranking.hit[1]}};
+  out["mrr"] = ranking.mrr;
+  out["intervals"]["recall_at"] = {{"1", interval(first)}, {"5", interval(five)}};
+  return out;
+}
+
+Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
+  const auto scores = eval::score_answers({a.answer}, {a.example->answers});
+  Json card{{"id", a.example->id}, {"question", a.example->question}, {"answer", a.answer}, {"references", a.example->answers},
+            {"em", scores.em / 100}, {"f1", scores.f1 / 100}, {"gold_ids", a.example->documents}, {"documents", Json::array()}};
+  if (const auto picture = set.picture(*a.example)) card["query_image"] = data_uri(*picture);
+  for (size_t k = 0; k < a.documents.size(); ++k) {
+    const data::Document& document = corpus_->document(a.documents[k]);
+    const auto& gold = a.example->documents;
+    Json entry{{"id", document.id}, {"title", document.title}, {"text", document.text}, {"score", a.scores[k]},
+               {"probability", a.generated.document_prob[k]}, {"attention", a.generated.document_share[k]},
+               {"is_gold", std::find(gold.begin(), gold.end(), document.id) != gold.end()}};
+    if (const data::Image* picture = documents_->picture(a.documents[k])) entry["image"] = data_uri(*picture);
+    card["documents"].push_back(entry);
+  }
+  return card;
+}
+
+double Evaluator::edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked) const {
+  // One fact type is edited in all documents at a time: every question is about a document with a single change.
+  std::map<std::string, std::vector<const data::Example*>> by_type;
+  for (const data::Example* e : examples) {
+    if (e->documents.empty()) continue;
+    const Json& meta = corpus_->document(corpus_->row_of(e->documents[0])).meta;
+    if (meta.contains("facts") && meta["facts"].contains(e->type)) by_type[e->type].push_back(e);
+  }
+  int64_t followed = 0;
+  *asked = 0;
+  for (const auto& [type, questions] : by_type) {
+    std::set<std::string> distinct;
+    std::map<int64_t, std::vector<std::string>> values;  // row -> its present values
+    for (const data::Example* e : questions) {
+      const int64_t row = corpus_->row_of(e->documents[0]);
+      values[row] = corpus_->document(row).meta["facts"][type].get<std::vector<std::string>>();
+      distinct.insert(values[row].begin(), values[row].end());
+    }
+    const std::vector<std::string> pool(distinct.begin(), distinct.end());
+    std::map<int64_t, std::vector<std::string>> expected;
+    std::vector<std::pair<int64_t, data::Document>> originals;
+    for (const auto& [row, old] : values) {
+      data::Document document = corpus_->document(row);
+      std::vector<data::Swap> swaps;
+      Stream stream(0, "edit-follow:" + type, static_cast<uint64_t>(row));
+      std::set<std::string> taken(old.begin(), old.end());
+      for (const std::string& value : old) {
+        if (taken.size() >= pool.size()) break;
+        std::string other;
+        do {
+          other = pool[stream.below(pool.size())];
+        } while (!taken.insert(other).second);
+        swaps.push_back({type, value, other});
+        expected[row].push_back(other);
+      }
+      if (swaps.size() != old.size()) {
+        expected.erase(row);
+        continue;
+      }
+      document.text = data::replace_words(document.text, swaps);
+      originals.emplace_back(row, corpus_->edit(row, std::move(document)));
+      documents_->reload(row);
+      retriever_->update(row);
+    }
+    std::vector<const data::Example*> asked_now;
+    for (const data::Example* e : questions) {
+      if (expected.count(corpus_->row_of(e->documents[0])) != 0) asked_now.push_back(e);
+    }
+    for (const Answered& a : answer(set, asked_now, Reading::kRetrieved)) {
+      followed += eval::exact_match(a.answer, expected.at(corpus_->row_of(a.example->documents[0]))) > 0 ? 1 : 0;
+      *asked += 1;
+    }
+    for (auto& [row, original] : originals) {
+      corpus_->edit(row, std::move(original));
+      documents_->reload(row);
+      retriever_->update(row);
+    }
+  }
+  return *asked == 0 ? 0.0 : 100.0 * static_cast<double>(followed) / static_cast<double>(*asked);
+}
+
+}  // namespace contexture::train

@@ -1,0 +1,54 @@
+// Evaluation on held-out examples: the same questions answered with retrieved documents, with the gold document, with a
+// wrong one, and closed-book; and the index-edit test: a fact of a document is changed, and the answer must follow.
+#pragma once
+#include <optional>
+
+#include "core/json.h"
+#include "eval/generate.h"
+#include "train/step_data.h"
+
+namespace contexture::train {
+
+enum class Reading { kRetrieved, kGold, kWrong, kClosedBook };
+
+struct Answered {
+  const data::Example* example = nullptr;
+  std::string answer;
+  std::vector<int64_t> documents;  // rows read, in slot order
+  std::vector<double> scores;      // retrieval scores of these (0 where they were given, not retrieved)
+  eval::Generated generated;
+};
+
+class Evaluator {
+ public:
+  // All must outlive this. The retriever is refreshed by the caller.
+  Evaluator(const RunConfig& config, const model::Model& model, retriever::Documents& documents, retriever::Corpus& corpus,
+            retriever::Retriever& retriever, const ExampleEncoder& encoder);
+
+  // `count` evenly spaced examples of the set (0: all).
+  static std::vector<const data::Example*> choose(const PictureSet& set, int64_t count);
+
+  std::vector<Answered> answer(const PictureSet& set, const std::vector<const data::Example*>& examples, Reading reading) const;
+
+  // EM, F1 (percent) of answers, recall@1 and @5 and MRR of the retrieval behind them.
+  Json quick(const PictureSet& set, const std::vector<const data::Example*>& examples) const;
+
+  // The whole table of summary.json's "held_out", with bootstrap intervals. Fills `samples` with some cards.
+  Json held_out(const PictureSet& set, const std::vector<const data::Example*>& examples, Json* samples) const;
+
+  // Share (percent) of questions whose answer equals the new value after their document was edited and re-indexed.
+  // Documents and index are restored. Only examples whose document lists facts of the question's type count.
+  double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked) const;
+
+ private:
+  std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;
+  Json sample(const PictureSet& set, const Answered& answered) const;
+  const RunConfig* config_;
+  const model::Model* model_;
+  retriever::Documents* documents_;
+  retriever::Corpus* corpus_;
+  retriever::Retriever* retriever_;
+  const ExampleEncoder* encoder_;
+};
+
+}  // namespace contexture::train

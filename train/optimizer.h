@@ -1,0 +1,86 @@
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101: decoupled weight decay) over fp32 masters (fp64 in an fp64 model),
+// with parameter groups chosen by name.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/checkpoint.h"
+#include "parallel/parameters.h"
+
+namespace contexture::train {
+
+struct ParameterGroup {
+  std::string match;  // a parameter belongs to the last group whose text its name contains
+  double rate = 1.0;
+  double decay = 1.0;
+  bool frozen = false;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("match", match, "parameters whose name contains this; the last group that matches counts");
+    visit("rate", rate, "multiplies the learning rate");
+    visit("decay", decay, "multiplies the weight decay");
+    visit("frozen", frozen, "no gradient, no update");
+  }
+};
+
+struct OptimizerConfig {
+  double rate = 1e-3;
+  int64_t warmup_steps = 100;
+  double final_rate = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.98;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  double max_grad_norm = 1.0;
+  std::vector<ParameterGroup> groups;
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("rate", rate, "peak learning rate");
+    visit("warmup_steps", warmup_steps, "steps of linear warm-up");
+    visit("final_rate", final_rate, "share of the peak that the cosine ends at");
+    visit("beta1", beta1, "decay of the first moment");
+    visit("beta2", beta2, "decay of the second moment");
+    visit("epsilon", epsilon, "added to the root of the second moment");
+    visit("weight_decay", weight_decay, "decoupled decay of matrices; vectors (norms, gates, roles) have none");
+    visit("max_grad_norm", max_grad_norm, "gradients are scaled down to this norm; 0: no clipping");
+    visit("groups", groups, "parameter groups by name: rate, decay, frozen");
+  }
+  void validate() const;
+};
+
+// Linear warm-up, then a cosine from `rate` down to final_rate * rate at `steps`. step counts from 0.
+double rate_at(const OptimizerConfig& config, int64_t step, int64_t steps);
+
+class AdamW {
+ public:
+  // Applies the groups (frozen ones lose requires_grad) and takes the masters from the current values. The store must
+  // outlive this. Throws UsageError for a group that matches no parameter.
+  AdamW(const OptimizerConfig& config, parallel::ParameterStore& store);
+
+  // Norm of all gradients together, and scales them so that it is at most max_grad_norm. The returned norm is the one
+  // before; NaN or infinity if any gradient is.
+  double clip();
+  // One update with the gradients in Parameter::grad; parameters without a gradient are left alone. Writes the values
+  // back in the compute dtype.
+  void step(double rate);
+
+  // Masters, moments and the count of updates, by parameter name.
+  void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer) const;
+  // Throws DataError listing what is missing or has another shape.
+  void load(const parallel::NamedTensors& model, const parallel::NamedTensors& optimizer);
+
+ private:
+  struct Slot {
+    parallel::Parameter* parameter;
+    at::Tensor master, first, second, count;
+    double rate, decay;
+  };
+  OptimizerConfig config_;
+  std::vector<Slot> slots_;
+};
+
+// Sets the store's values from a "model" file of a checkpoint. Throws DataError listing what is missing or misshapen.
+void load_parameters(parallel::ParameterStore& store, const parallel::NamedTensors& model);
+
+}  // namespace contexture::train

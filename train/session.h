@@ -1,0 +1,53 @@
+// Everything a command needs around a model: tokenizer, corpus, documents, retriever, in the order they depend on each
+// other. Training, evaluation, generation and asking all start here.
+#pragma once
+#include <filesystem>
+#include <memory>
+
+#include "parallel/checkpoint.h"
+#include "train/config.h"
+#include "train/step_data.h"
+
+namespace contexture::train {
+
+// Owns its parts. Not movable: parts point at each other.
+class Session {
+ public:
+  // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer is empty and none is
+  // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever().
+  Session(const RunConfig& config, data::BadRecords& bad);
+
+  // Builds the index from the model's current weights.
+  void make_retriever();
+
+  const RunConfig& config() const { return config_; }
+  std::shared_ptr<const data::Tokenizer> tokenizer() const { return tokenizer_; }
+  retriever::Corpus& corpus() { return corpus_; }
+  retriever::Documents& documents() { return *documents_; }
+  model::Model& model() { return *model_; }
+  retriever::Retriever& retriever() { return *retriever_; }
+  const ExampleEncoder& encoder() const { return *encoder_; }
+
+ private:
+  RunConfig config_;
+  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  retriever::Corpus corpus_;
+  std::unique_ptr<retriever::Documents> documents_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<retriever::Retriever> retriever_;
+  std::unique_ptr<ExampleEncoder> encoder_;
+};
+
+// Opens a finished or stopped run for use: its config, and the weights and index vectors of a checkpoint (step -1: the
+// newest complete one). Settings in `overrides` ("eval.documents=4") come on top. Throws DataError when there is none.
+std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides,
+                                  data::BadRecords& bad, int64_t step = -1);
+
+// The retriever's part of a checkpoint, out and in.
+void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);
+void load_retriever(retriever::Retriever& retriever, const parallel::Checkpoint& checkpoint);
+
+// Uses the settings of run.threads for LibTorch and FAISS, and turns off spinning waits.
+void apply_threads(const RunSettings& settings);
+
+}  // namespace contexture::train

@@ -1,0 +1,217 @@
+#include "train/step_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace contexture::train {
+
+ExampleEncoder::ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents)
+    : config_(&config), tokenizer_(&tokenizer), documents_(&documents) {}
+
+PreparedInput ExampleEncoder::encode(const data::Example& example, const std::string& answer, const data::Image* picture,
+                                     uint64_t key) const {
+  using data::Tokenizer;
+  const DataConfig& data = config_->data;
+  PreparedInput out;
+  out.example = &example;
+  model::Patches patches = picture != nullptr ? model::make_patches(config_->model, picture->rgb.data()) : nullptr;
+  std::vector<int32_t> question = tokenizer_->encode(example.question);
+  if (static_cast<int64_t>(question.size()) > data.max_question_tokens) question.resize(data.max_question_tokens);
+  out.query.key = out.prompt.key = key;
+  const bool with_picture = data.query != "text" && patches != nullptr;
+  if (with_picture) out.query.patches = patches;
+  if (!with_picture || data.query == "both") out.query.tokens = question;
+  if (out.query.tokens.empty() && !out.query.patches) out.query.tokens = {Tokenizer::kQuery};
+  out.prompt.patches = patches;
+  out.prompt.tokens = std::move(question);
+  out.prompt.tokens.push_back(Tokenizer::kBos);
+  if (!answer.empty()) {
+    out.target = tokenizer_->encode(answer);
+    if (static_cast<int64_t>(out.target.size()) >= data.max_answer_tokens) out.target.resize(data.max_answer_tokens - 1);
+    out.target.push_back(Tokenizer::kEos);
+  }
+  for (const std::string& id : example.documents) {
+    if (const auto row = documents_->corpus().find(id)) out.gold.push_back(*row);
+  }
+  return out;
+}
+
+PictureSet::PictureSet(const RunConfig& config, const std::string& path, const std::vector<std::string>& types,
+                       const retriever::Documents& documents, data::BadRecords& bad)
+    : set(data::read_examples(data_path(config.data, path), bad)) {
+  std::erase_if(set.examples, [&](const data::Example& e) {
+    return !types.empty() && std::find(types.begin(), types.end(), e.type) == types.end();
+  });
+  std::erase_if(set.examples, [&](const data::Example& e) {
+    const auto unknown = std::find_if(e.documents.begin(), e.documents.end(),
+                                      [&](const std::string& id) { return !documents.corpus().find(id); });
+    if (unknown == e.documents.end()) return false;
+    bad.add(path, "unknown document", e.id + " names " + *unknown);
+    return true;
+  });
+  CONTEXTURE_DATA_REQUIRE(!set.examples.empty(), path, " has no usable example. ", bad.summary());
+  data::ImageCache::Options options;
+  options.height = options.width = static_cast<int>(config.model.image_size);
+  pictures = std::make_unique<data::ImageCache>(set.images, options);
+  data::drop_unreadable_images(set, *pictures, bad);
+}
+
+std::shared_ptr<const data::Image> PictureSet::picture(const data::Example& example) const {
+  return example.image.empty() ? nullptr : pictures->get(example.image);
+}
+
+StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, const retriever::Documents& documents,
+                     std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad)
+    : config_(&config), encoder_(&encoder), documents_(&documents) {
+  std::vector<const data::ExampleSet*> sets;
+  data::SamplerConfig sampling;
+  sampling.seed = config.run.seed;
+  sampling.batch_size = config.train.batch_size;
+  sampling.group_size = config.data.group_size;
+  std::set<int64_t> training_rows;
+  std::vector<data::Example> examples;
+  bool weighted = false;
+  for (const TrainingSet& set : config.data.train) {
+    sets_.push_back(std::make_unique<PictureSet>(config, set.path, set.types, documents, bad));
+    sampling.weights.push_back(set.weight);
+    weighted = weighted || set.weight > 0;
+    for (const data::Example& e : sets_.back()->set.examples) {
+      examples.push_back(e);
+      for (const std::string& id : e.documents) training_rows.insert(documents.corpus().row_of(id));
+    }
+  }
+  if (!config.data.pairs.empty() && config.data.pairs_per_step > 0) pairs_ = std::make_unique<PairSet>(config, documents, bad);
+  if (!weighted) sampling.weights.clear();
+  for (const auto& set : sets_) sets.push_back(&set->set);
+  sampler_ = std::make_unique<data::Sampler>(sampling, sets);
+  data::CounterfactualConfig swaps = config.data.counterfactual;
+  swaps.seed += config.run.seed;
+  std::vector<const data::Document*> training;
+  for (const int64_t row : training_rows) training.push_back(&documents.corpus().document(row));
+  counterfactual_ = std::make_unique<data::Counterfactual>(swaps, training, examples, std::move(tokenizer));
+}
+
+int64_t StepMaker::num_examples() const {
+  int64_t n = 0;
+  for (const auto& set : sets_) n += static_cast<int64_t>(set->set.examples.size());
+  return n;
+}
+
+namespace {
+
+// The answer to train on: the first that stands in the document, so that reading is what finds it; else the first.
+std::string readable_answer(const std::vector<std::string>& answers, const std::string& text) {
+  const auto found = std::find_if(answers.begin(), answers.end(), [&](const std::string& a) { return data::contains_words(text, a); });
+  return found != answers.end() ? *found : answers[0];
+}
+
+}  // namespace
+
+PreparedStep StepMaker::make(int64_t step) const {
+  const DataConfig& data = config_->data;
+  const uint64_t seed = config_->run.seed;
+  PreparedStep out;
+  out.step = step;
+  const std::vector<data::Pick> picks = sampler_->batch_at(step);
+  // A gold document is edited once a step, for all the examples that read it.
+  std::map<int64_t, std::vector<const data::Example*>> readers;
+  const auto example_of = [&](const data::Pick& pick) { return &sets_[pick.dataset]->set.examples[pick.index]; };
+  for (const data::Pick& pick : picks) {
+    const data::Example* example = example_of(pick);
+    if (!example->documents.empty()) readers[documents_->corpus().row_of(example->documents[0])].push_back(example);
+  }
+  std::map<int64_t, data::EditedDocument> edits;
+  std::map<int64_t, data::Identity> identities;
+  for (const auto& [row, examples] : readers) {
+    const data::Document& document = documents_->corpus().document(row);
+    const data::EditedDocument edit = counterfactual_->edit(document, examples, step);
+    model::Sequence sequence = documents_->sequence(row);
+    const bool swapped = !edit.swaps.empty();
+    if (swapped) sequence.tokens = documents_->tokens(edit.title, edit.text);
+    Stream stream(seed, "identity", static_cast<uint64_t>(step), static_cast<uint64_t>(row));
+    const bool made_up = stream.uniform() < data.identity_probability;
+    const data::Identity identity = data::random_identity(stream);
+    const data::Image* picture = documents_->picture(row);
+    if (picture != nullptr) {
+      data::Image image = made_up ? data::apply_identity(*picture, identity) : *picture;
+      image = data::augment(image, data.document_augment, stream);
+      if (image != *picture) sequence.patches = model::make_patches(config_->model, image.rgb.data());
+    }
+    if (made_up) identities[row] = identity;
+    if (swapped || sequence.patches != documents_->sequence(row).patches) out.edited[row] = std::move(sequence);
+    edits[row] = edit;
+  }
+  for (size_t i = 0; i < picks.size(); ++i) {
+    const data::Example* example = example_of(picks[i]);
+    std::vector<std::string> answers = example->answers;
+    const int64_t row = example->documents.empty() ? -1 : documents_->corpus().row_of(example->documents[0]);
+    if (row >= 0) answers = counterfactual_->answers(*example, edits.at(row));
+    const std::shared_ptr<const data::Image> picture = sets_[picks[i].dataset]->picture(*example);
+    data::Image image;
+    if (picture != nullptr) {
+      const auto identity = identities.find(row);
+      image = identity != identities.end() ? data::apply_identity(*picture, identity->second) : *picture;
+      Stream stream(seed, "augment", static_cast<uint64_t>(step), i);
+      image = data::augment(image, data.augment, stream);
+    }
+    const std::string answer = answers.empty() ? "" : readable_answer(answers, row >= 0 ? edits.at(row).text : "");
+    out.inputs.push_back(encoder_->encode(*example, answer, picture != nullptr ? &image : nullptr,
+                                          (static_cast<uint64_t>(step) << 20) + i + (uint64_t{1} << 60)));
+  }
+  if (pairs_ != nullptr) {
+    std::set<int64_t> taken;
+    for (const PreparedInput& input : out.inputs) taken.insert(input.gold.begin(), input.gold.end());
+    out.pairs = pairs_->draw(step, data.pairs_per_step, taken);
+  }
+  return out;
+}
+
+PairSet::PairSet(const RunConfig& config, const retriever::Documents& documents, data::BadRecords& bad) : config_(&config) {
+  const std::string path = data_path(config.data, config.data.pairs);
+  data::ImageCache::Options options;
+  options.height = options.width = static_cast<int>(config.model.image_size);
+  pictures_ = std::make_unique<data::ImageCache>(data::folder_images(std::filesystem::path(path).parent_path().string()), options);
+  data::for_each_jsonl(read_file(path), path, bad, [&](int64_t line, Json record) {
+    const std::string where = concat(path, ":", line);
+    try {
+      Pair pair{json_get<std::string>(record, "document", where), json_get<std::vector<std::string>>(record, "queries", where),
+                documents.corpus().find(json_get<std::string>(record, "id", where)).value_or(-1 - size())};
+      CONTEXTURE_DATA_REQUIRE(!pair.queries.empty(), where, ": queries is empty");
+      pictures_->get(pair.document);
+      for (const std::string& query : pair.queries) pictures_->get(query);
+      pairs_.push_back(std::move(pair));
+    } catch (const DataError& error) {
+      bad.add(where, "picture pair", error.what());
+    }
+  });
+  CONTEXTURE_DATA_REQUIRE(!pairs_.empty(), path, " holds no usable picture pair. ", bad.summary());
+}
+
+std::vector<PreparedPair> PairSet::draw(int64_t step, int64_t count, const std::set<int64_t>& taken) const {
+  const uint64_t seed = config_->run.seed;
+  std::vector<PreparedPair> out;
+  std::set<int64_t> used = taken;
+  for (int64_t i = 0; i < std::min(count, size()); ++i) {
+    const int64_t place = step * count + i;
+    const Pair& pair = pairs_[permutation_at(size(), seed, static_cast<uint64_t>(place / size()), place % size())];
+    if (!used.insert(pair.row).second) continue;
+    Stream stream(seed, "pair", static_cast<uint64_t>(step), static_cast<uint64_t>(i));
+    const bool made_up = stream.uniform() < config_->data.identity_probability;
+    const data::Identity identity = made_up ? data::random_identity(stream) : data::Identity();
+    // Now and then the document's own picture asks, so that a style of its own is no condition for a match.
+    const bool own = stream.uniform() < 0.2;
+    const std::string& name = own ? pair.document : pair.queries[stream.below(pair.queries.size())];
+    const data::Image query = data::augment(data::apply_identity(*pictures_->get(name), identity), config_->data.augment, stream);
+    const data::Image document = data::augment(data::apply_identity(*pictures_->get(pair.document), identity), config_->data.document_augment, stream);
+    const uint64_t key = (static_cast<uint64_t>(step) << 20) + static_cast<uint64_t>(i) + (uint64_t{3} << 60);
+    out.push_back({{{}, model::make_patches(config_->model, query.rgb.data()), key},
+                   {{}, model::make_patches(config_->model, document.rgb.data()), key + (uint64_t{1} << 19)}, pair.row});
+  }
+  return out;
+}
+
+}  // namespace contexture::train

@@ -1,0 +1,95 @@
+// What a step trains on, before retrieval: tokenised questions and answers, augmented query pictures, gold documents
+// as edited for this step. A pure function of (config, seed, step), made on loader threads.
+#pragma once
+#include <map>
+#include <memory>
+#include <set>
+
+#include "data/counterfactual.h"
+#include "data/sampler.h"
+#include "retriever/documents.h"
+#include "train/config.h"
+
+namespace contexture::train {
+
+struct PreparedInput {
+  const data::Example* example = nullptr;
+  model::Sequence query, prompt;
+  std::vector<int32_t> target;    // ends with the end piece
+  std::vector<int64_t> gold;      // rows of the gold documents
+};
+
+// A query picture and a document picture of one identity: contrastive loss only.
+struct PreparedPair {
+  model::Sequence query, document;
+  int64_t row = 0;  // of the corpus, or negative: a picture without a document
+};
+
+struct PreparedStep {
+  int64_t step = 0;
+  std::vector<PreparedInput> inputs;
+  std::vector<PreparedPair> pairs;  // distinct identities, none of them a gold document of the step
+  std::map<int64_t, model::Sequence> edited;  // by row: gold documents that differ from the corpus in this step
+};
+
+// Turns examples into sequences. Thread-safe.
+class ExampleEncoder {
+ public:
+  ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents);
+  // query_picture and prompt_picture may be null. The target stays empty when answer is.
+  PreparedInput encode(const data::Example& example, const std::string& answer, const data::Image* picture, uint64_t key) const;
+  const data::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  const RunConfig* config_;
+  const data::Tokenizer* tokenizer_;
+  const retriever::Documents* documents_;
+};
+
+// Example sets with their decoded pictures.
+struct PictureSet {
+  data::ExampleSet set;
+  std::unique_ptr<data::ImageCache> pictures;
+  // Reads a set; examples with unknown gold documents or unreadable pictures are bad records.
+  PictureSet(const RunConfig& config, const std::string& path, const std::vector<std::string>& types,
+             const retriever::Documents& documents, data::BadRecords& bad);
+  std::shared_ptr<const data::Image> picture(const data::Example& example) const;  // null when it has none
+};
+
+// The picture pairs of a JSONL file: {"id", "document": picture, "queries": [pictures]}, names relative to the file.
+class PairSet {
+ public:
+  PairSet(const RunConfig& config, const retriever::Documents& documents, data::BadRecords& bad);
+  int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
+  // About `count` pairs for a step, whose rows are not in `taken`.
+  std::vector<PreparedPair> draw(int64_t step, int64_t count, const std::set<int64_t>& taken) const;
+
+ private:
+  struct Pair {
+    std::string document;
+    std::vector<std::string> queries;
+    int64_t row;
+  };
+  const RunConfig* config_;
+  std::vector<Pair> pairs_;
+  std::unique_ptr<data::ImageCache> pictures_;
+};
+
+class StepMaker {
+ public:
+  StepMaker(const RunConfig& config, const ExampleEncoder& encoder, const retriever::Documents& documents,
+            std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad);
+  PreparedStep make(int64_t step) const;  // thread-safe
+  int64_t num_examples() const;
+
+ private:
+  const RunConfig* config_;
+  const ExampleEncoder* encoder_;
+  const retriever::Documents* documents_;
+  std::vector<std::unique_ptr<PictureSet>> sets_;
+  std::unique_ptr<PairSet> pairs_;
+  std::unique_ptr<data::Sampler> sampler_;
+  std::unique_ptr<data::Counterfactual> counterfactual_;
+};
+
+}  // namespace contexture::train

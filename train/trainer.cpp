@@ -1,0 +1,215 @@
+#include "train/trainer.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/config.h"
+#include "core/files.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "core/signals.h"
+
+namespace contexture::train {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
+  CONTEXTURE_REQUIRE(std::isfinite(stats.loss) && std::isfinite(stats.contrastive) && std::isfinite(grad_norm), "step ", step,
+                     ": loss ", stats.loss, ", contrastive ", stats.contrastive, ", gradient norm ", grad_norm,
+                     ". Nothing was updated. Lower optimizer.rate, raise optimizer.warmup_steps, or resume from the last "
+                     "checkpoint with other data.");
+}
+
+std::set<std::string> recomputed_blocks(const std::vector<std::string>& prefixes, const parallel::BlockList& blocks) {
+  std::set<std::string> out;
+  for (const std::string& prefix : prefixes) {
+    bool any = false;
+    for (const auto& block : blocks) {
+      if (block->name().rfind(prefix, 0) != 0) continue;
+      out.insert(block->name());
+      any = true;
+    }
+    CONTEXTURE_USAGE_REQUIRE(any, "train.recompute names '", prefix, "', and no block begins with that. The first block is ",
+                             blocks.front()->name(), ".");
+  }
+  return out;
+}
+
+}  // namespace
+
+double measure_peak_flops(at::ScalarType dtype) {
+  const int64_t n = 768;
+  const at::Tensor a = at::ones({n, n}, dtype), b = at::ones({n, n}, dtype);
+  double best = 1e9;
+  const double until = now_s() + 0.3;
+  do {
+    const double start = now_s();
+    at::mm(a, b);
+    best = std::min(best, now_s() - start);
+  } while (now_s() < until);
+  return 2.0 * static_cast<double>(n * n * n) / best;
+}
+
+Trainer::Trainer(const RunConfig& config, bool resume)
+    : config_(config), bad_(data::BadRecords::parse_policy(config.data.bad_records)) {
+  config_.validate();
+  apply_threads(config_.run);
+  folder_ = std::make_unique<RunFolder>(config_.run.dir, resume);
+  session_ = std::make_unique<Session>(config_, bad_);
+  maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(), session_->documents(), session_->tokenizer(), bad_);
+  if (!config_.data.dev.empty()) {
+    dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
+  }
+  if (bad_.count > 0) log::warn("{}", bad_.summary());
+  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->model().parameters());
+  executor_ = std::make_unique<parallel::Executor>(session_->model().blocks(),
+                                                   recomputed_blocks(config_.train.recompute, session_->model().blocks()));
+  folder_->write_config(to_json(config_));
+  write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
+  const std::vector<int64_t> steps = resume ? parallel::list_checkpoints(folder_->checkpoints_path()) : std::vector<int64_t>();
+  session_->make_retriever();
+  if (!steps.empty()) load(steps.back());
+  metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(), resume ? std::optional<int64_t>(step_) : std::nullopt);
+  board_ = std::make_unique<eval::TensorBoardWriter>(folder_->file("tensorboard").string());
+  banner();
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::banner() const {
+  const TrainConfig& train = config_.train;
+  log::info("contexture {} | {} parameters | {} | {} threads", CONTEXTURE_VERSION, session_->model().parameters().num_elements(),
+            train.precision, at::get_num_threads());
+  log::info("batch {} = {} microbatches x {} examples | {} training examples | {} documents | k = {}", train.batch_size,
+            train.microbatches, train.batch_size / train.microbatches, maker_->num_examples(), session_->documents().size(),
+            config_.retriever.documents);
+  log::info("run folder {} | {}", folder_->path().string(),
+            step_ > 0 ? concat("resumed after step ", step_) : std::string("from the start"));
+}
+
+TrainResult Trainer::run() {
+  const int64_t end = config_.train.stop_at > 0 ? config_.train.stop_at : config_.train.steps;
+  TrainResult result;
+  result.parameters = session_->model().parameters().num_elements();
+  data::LoaderOptions options;
+  options.first_step = step_;
+  options.end_step = end;
+  options.threads = static_cast<int>(config_.data.threads);
+  options.depth = static_cast<int>(config_.data.prefetch);
+  data::Loader<PreparedStep> loader([this](int64_t step) { return maker_->make(step); }, options);
+  Progress progress("training", end);
+  progress.start_at(step_);
+  int64_t examples = 0;
+
+  while (step_ < end && !stop_requested()) {
+    const double start = now_s();
+    const PreparedStep prepared = *loader.next();
+    const double wait = now_s() - start;
+    const Lookup lookup = look_up(config_, session_->model(), session_->retriever(), prepared);
+    session_->model().parameters().zero_grad();
+    const StepStats stats = forward_backward(config_, session_->model(), *executor_, session_->documents(), prepared, lookup);
+    const double grad_norm = optimizer_->clip();
+    require_finite(stats, grad_norm, step_ + 1);  // before anything moves
+    const double rate = rate_at(config_.optimizer, step_, config_.train.steps);
+    optimizer_->step(rate);
+    ++step_;
+    if (session_->retriever().after_step(step_)) metrics_->append({{"step", step_}, {"refresh", true}});
+    const double seconds = now_s() - start;
+    result.seconds += seconds;
+    examples += static_cast<int64_t>(prepared.inputs.size());
+    log_step(step_, stats, rate, grad_norm, seconds, wait);
+    progress.update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
+
+    if (due(config_.eval.every, step_) && dev_) evaluate(step_);
+    if (due(config_.checkpoint.every, step_) || step_ == end) save(step_);
+  }
+  if (stop_requested() && step_ < end) {
+    save(step_);
+    result.stopped_by_signal = true;
+    log::warn("stopped by signal {} after step {}: saved. Continue with --resume.", stop_signal(), step_);
+  }
+  result.steps = step_;
+  result.examples_per_s = result.seconds > 0 ? static_cast<double>(examples) / result.seconds : 0.0;
+  return result;
+}
+
+void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s) {
+  static const double kPeak = measure_peak_flops(session_->model().dtype());
+  train_s_ += seconds;
+  const auto per_s = [&](double amount) { return amount / seconds; };
+  const Json record{{"step", step},
+                    {"loss", stats.loss},
+                    {"contrastive", stats.contrastive},
+                    {"recall_at_1", stats.recall_at_1},
+                    {"lr", rate},
+                    {"grad_norm", grad_norm},
+                    {"seconds", seconds},
+                    {"data_wait_s", wait_s},
+                    {"examples_per_s", per_s(static_cast<double>(config_.train.batch_size))},
+                    {"tokens_per_s", per_s(static_cast<double>(stats.rows))},
+                    {"mfu", per_s(stats.flops) / kPeak},
+                    {"slots", stats.slots},
+                    {"distinct_documents", stats.distinct},
+                    {"staleness", step - session_->retriever().refreshed_at()},
+                    {"time_s", train_s_}};
+  metrics_->append(record);
+  for (const char* key : {"loss", "contrastive", "recall_at_1", "lr", "grad_norm", "examples_per_s", "tokens_per_s", "mfu"}) {
+    board_->scalar(concat("train/", key), step, record[key].get<float>());
+  }
+  if (!due(config_.train.log_every, step)) return;
+  log::info("step: {}  loss: {:.4f}  contrastive: {:.4f}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: {:.2e}  examples/s: {:.1f}  "
+            "tokens/s: {:.0f}  mfu: {:.1f}%",
+            step, stats.loss, stats.contrastive, stats.recall_at_1, grad_norm, rate,
+            per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)), 100 * per_s(stats.flops) / kPeak);
+}
+
+void Trainer::evaluate(int64_t step) {
+  const Evaluator evaluator(config_, session_->model(), session_->documents(), session_->corpus(), session_->retriever(),
+                            session_->encoder());
+  const Json figures = evaluator.quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
+  metrics_->append({{"step", step}, {"time_s", train_s_}, {"eval", figures}});
+  board_->scalar("dev/em_retrieved", step, figures["em"]["retrieved"].get<float>());
+  board_->scalar("dev/em_gold", step, figures["em"]["gold"].get<float>());
+  board_->scalar("dev/recall_at_1", step, figures["recall_at"]["1"].get<float>());
+  log::info("step: {}  dev: {}", step, figures.dump());
+  const double score = figures["em"]["retrieved"].get<double>();
+  if (score <= best_score_) return;
+  best_score_ = score;
+  best_step_ = step;
+  if (config_.checkpoint.keep_best && config_.checkpoint.every > 0) save(step);
+}
+
+void Trainer::save(int64_t step) {
+  parallel::Checkpoint checkpoint;
+  checkpoint.step = step;
+  optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"]);
+  save_retriever(session_->retriever(), checkpoint);
+  checkpoint.state["config"] = to_json(config_);
+  checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
+  checkpoint.state["train_s"] = train_s_;
+  parallel::save_checkpoint(folder_->checkpoints_path(), checkpoint);
+  metrics_->sync();
+  parallel::prune_checkpoints(folder_->checkpoints_path(), config_.checkpoint.keep_last,
+                              config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
+}
+
+void Trainer::load(int64_t step) {
+  const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(folder_->checkpoints_path(), step));
+  optimizer_->load(checkpoint.files.at("model"), checkpoint.files.at("optimizer"));
+  load_retriever(session_->retriever(), checkpoint);
+  best_score_ = json_get<double>(checkpoint.state.at("best"), "score", "state.json");
+  best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
+  train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
+  step_ = checkpoint.step;
+}
+
+}  // namespace contexture::train

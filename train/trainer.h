@@ -1,0 +1,57 @@
+// The training loop. A run is a folder; a kill at any moment loses nothing before the last complete checkpoint, and a
+// resumed run continues with the same losses, bit for bit.
+#pragma once
+#include "eval/tensorboard.h"
+#include "train/evaluator.h"
+#include "train/session.h"
+#include "train/step.h"
+
+#include "core/run_folder.h"
+
+namespace contexture::train {
+
+// What a run came to.
+struct TrainResult {
+  int64_t steps = 0;
+  double seconds = 0.0;        // of training proper in this process: evaluation and checkpoints left out
+  double examples_per_s = 0.0;
+  bool stopped_by_signal = false;  // saved; exit with 75
+  int64_t parameters = 0;
+};
+
+class Trainer {
+ public:
+  // resume: continue from the newest complete checkpoint of run.dir (a run without one starts at step 0).
+  Trainer(const RunConfig& config, bool resume);
+  ~Trainer();
+
+  TrainResult run();
+  Session& session() { return *session_; }
+
+ private:
+  void banner() const;
+  void save(int64_t step);
+  void load(int64_t step);
+  void evaluate(int64_t step);
+  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s);
+
+  RunConfig config_;
+  std::unique_ptr<RunFolder> folder_;
+  data::BadRecords bad_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<StepMaker> maker_;
+  std::unique_ptr<PictureSet> dev_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<parallel::Executor> executor_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<eval::TensorBoardWriter> board_;
+  int64_t step_ = 0;
+  double best_score_ = -1.0;
+  int64_t best_step_ = -1;
+  double train_s_ = 0.0;  // over all processes of the run
+};
+
+// Processor speed for MFU: a matrix product in the compute dtype, best of a few, in FLOP/s. Takes under a second.
+double measure_peak_flops(at::ScalarType dtype);
+
+}  // namespace contexture::train
