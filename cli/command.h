@@ -23,6 +23,21 @@ Command demo_command(CLI::App& program);
 Command eval_command(CLI::App& program);
 Command generate_command(CLI::App& program);
 Command ask_command(CLI::App& program);
+Command data_command(CLI::App& program);
+Command tokenizer_command(CLI::App& program);
+Command index_command(CLI::App& program);
+Command checkpoint_command(CLI::App& program);
+Command report_command(CLI::App& program);
+Command trace_command(CLI::App& program);
+Command bench_command(CLI::App& program);
+Command env_command(CLI::App& program);
+
+// A command that has commands of its own ("data check"): runs the one that was given.
+Command command_group(CLI::App* app, std::vector<Command> commands);
+
+// Throws UsageError naming the nearest known one when the arguments hold an unknown command or option. Must be called
+// before CLI11 parses, which would say only that something was not expected.
+void check_names(const CLI::App& program, int argc, const char* const* argv);
 
 // --config FILE and any number of --set a.b=c, the same on every command that reads settings.
 struct SettingOptions {

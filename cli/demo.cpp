@@ -72,14 +72,15 @@ Command demo_command(CLI::App& program) {
             Json samples = Json::array();
             Json held_out = evaluator.held_out(test, examples, &samples);
             int64_t asked = 0;
-            held_out["edit_follow"] = evaluator.edit_follow(test, examples, &asked);
+            Json edits = Json::array();
+            held_out["edit_follow"] = evaluator.edit_follow(test, examples, &asked, &edits);
             held_out["edits"] = asked;
             const Json summary{{"train", {{"seconds", result.seconds}, {"steps", result.steps},
                                           {"examples_per_s", result.examples_per_s}, {"parameters", result.parameters}}},
                                {"held_out", held_out}};
             const std::filesystem::path dir = config.run.dir;
             write_file_atomic(dir / "summary.json", summary.dump(1));
-            write_file_atomic(dir / "samples.json", Json{{"samples", samples}, {"credits", read_credits(config)}}.dump(1));
+            write_file_atomic(dir / "samples.json", Json{{"samples", samples}, {"edits", edits}, {"credits", read_credits(config)}}.dump(1));
             eval::write_report(config.run.dir);
             if (options->json) {
               print_json(summary);

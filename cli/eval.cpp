@@ -36,7 +36,7 @@ Command eval_command(CLI::App& program) {
             Json figures = evaluator.held_out(set, examples, nullptr);
             if (options->edits) {
               int64_t asked = 0;
-              figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked);
+              figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked, nullptr);
               figures["edits"] = asked;
             }
             figures["bad_records"] = bad.count;

@@ -2,7 +2,6 @@
 #include <iostream>
 
 #include "cli/command.h"
-#include "core/did_you_mean.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -17,6 +16,16 @@ void SettingOptions::add_to(CLI::App& app) {
 
 void print_json(const Json& json) { std::cout << json.dump(1) << std::endl; }
 
+Command command_group(CLI::App* app, std::vector<Command> commands) {
+  app->require_subcommand(1);
+  return {app, [commands = std::move(commands)] {
+            for (const Command& command : commands) {
+              if (command.app->parsed()) return command.run();
+            }
+            return 2;
+          }};
+}
+
 namespace {
 
 int run(int argc, char** argv) {
@@ -26,15 +35,12 @@ int run(int argc, char** argv) {
   program.set_help_all_flag("--help-all", "Print the help of every command");
   std::string level = "info";
   program.add_option("--log-level", level, "debug, info, warn, error or off")->capture_default_str();
-  const std::vector<Command> commands{train_command(program), demo_command(program), eval_command(program),
-                                      generate_command(program), ask_command(program)};
-  if (argc > 1 && argv[1][0] != '-') {
-    std::vector<std::string> names;
-    for (const Command& command : commands) names.push_back(command.app->get_name());
-    const std::string given = argv[1];
-    CONTEXTURE_USAGE_REQUIRE(std::find(names.begin(), names.end(), given) != names.end(), "contexture has no command '", given,
-                             "'.", did_you_mean(given, names), " See contexture --help.");
-  }
+  program.fallthrough();  // --log-level may come after the command
+  const std::vector<Command> commands{
+      demo_command(program),      train_command(program), eval_command(program),  generate_command(program), ask_command(program),
+      data_command(program),      tokenizer_command(program), index_command(program), report_command(program),
+      checkpoint_command(program), trace_command(program), bench_command(program), env_command(program)};
+  check_names(program, argc, argv);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -61,6 +67,8 @@ int main(int argc, char** argv) {
     return error.exit_code();
   } catch (const Bug& error) {
     std::cerr << "contexture: this is a fault of the program, please report it: " << error.what() << "\n";
+  } catch (const c10::Error& error) {
+    std::cerr << "contexture: " << error.what_without_backtrace() << "\n";
   } catch (const std::exception& error) {
     std::cerr << "contexture: " << error.what() << "\n";
   }

@@ -17,12 +17,24 @@ add_library(contexture::torch ALIAS contexture_torch)
 target_include_directories(contexture_torch SYSTEM INTERFACE ${CONTEXTURE_LIBTORCH}/include
                            ${CONTEXTURE_LIBTORCH}/include/torch/csrc/api/include)
 target_link_libraries(contexture_torch INTERFACE ${CONTEXTURE_LIBTORCH}/lib/libtorch_cpu.so
-                      ${CONTEXTURE_LIBTORCH}/lib/libc10.so ${CONTEXTURE_LIBTORCH}/lib/libgomp.so.1)
+                      ${CONTEXTURE_LIBTORCH}/lib/libc10.so)
+# The OpenMP runtime that LibTorch brings is the process's only one.
+file(GLOB torch_openmp ${CONTEXTURE_LIBTORCH}/lib/libgomp*.so*)
+target_link_libraries(contexture_torch INTERFACE ${torch_openmp})
 # libtorch_cpu.so itself needs libcudart and libcupti; its own RPATH finds them, the linker need not.
 # torch_cpu comes first among the needed libraries: FAISS and LibTorch must find its MKL, not the reference BLAS that
 # LAPACK brings, which is many times slower (tests/model/blas_test.cpp).
-target_link_options(contexture_torch INTERFACE
-                    "LINKER:--push-state,--no-as-needed,${CONTEXTURE_LIBTORCH}/lib/libtorch_cpu.so,--pop-state"
+set(torch_needed ${CONTEXTURE_LIBTORCH}/lib/libtorch_cpu.so)
+if(CONTEXTURE_CUDA)
+  # at::Device("cuda") works once libtorch_cuda is loaded: nothing names its symbols, so the linker is told to keep it.
+  find_package(CUDAToolkit REQUIRED)
+  find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CONTEXTURE_LIBTORCH}/../nvidia/nccl/include REQUIRED)
+  target_include_directories(contexture_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${NCCL_INCLUDE})
+  target_compile_definitions(contexture_torch INTERFACE CONTEXTURE_CUDA=1)
+  list(APPEND torch_needed ${CONTEXTURE_LIBTORCH}/lib/libc10_cuda.so ${CONTEXTURE_LIBTORCH}/lib/libtorch_cuda.so)
+endif()
+list(JOIN torch_needed "," torch_needed)
+target_link_options(contexture_torch INTERFACE "LINKER:--push-state,--no-as-needed,${torch_needed},--pop-state"
                     -Wl,--unresolved-symbols=ignore-in-shared-libs
                     -Wl,-rpath,${CONTEXTURE_LIBTORCH}/lib -Wl,--disable-new-dtags)
 

@@ -1,8 +1,9 @@
-// hide_symbols IN OUT NAME... : copies a 64-bit ELF shared library and marks the named dynamic symbols hidden: the
-// library goes on using its own, and nothing else in a process can bind to them.
-// Why: Debian's libsentencepiece exports absl flag objects called FLAGS_minloglevel, FLAGS_help and FLAGS_version;
-// LibTorch's libc10 exports an int FLAGS_minloglevel. In one process one of the two libraries writes over the other's
-// memory (tests/data/case_24_test.cpp). A static libsentencepiece.a needs none of this.
+// hide_symbols IN OUT NAME... : copies a 64-bit ELF shared library and marks the named dynamic
+// symbols hidden: the library goes on using its own, and nothing else in a process can bind to
+// them. Why: Debian's libsentencepiece exports absl flag objects called FLAGS_minloglevel,
+// FLAGS_help and FLAGS_version; LibTorch's libc10 exports an int FLAGS_minloglevel. In one process
+// one of the two libraries writes over the other's memory (tests/data/case_24_test.cpp). A static
+// libsentencepiece.a needs none of this.
 #include <elf.h>
 
 #include <cstdint>
@@ -20,9 +21,11 @@ int fail(const std::string& message) {
   return 1;
 }
 
-template <class T> T load(const std::vector<char>& bytes, uint64_t at) {
+template <class T>
+T load(const std::vector<char>& bytes, uint64_t at) {
   T value{};
-  if (at <= bytes.size() && sizeof(T) <= bytes.size() - at) std::memcpy(&value, bytes.data() + at, sizeof(T));
+  if (at <= bytes.size() && sizeof(T) <= bytes.size() - at)
+    std::memcpy(&value, bytes.data() + at, sizeof(T));
   return value;
 }
 
@@ -40,13 +43,15 @@ int main(int argc, char** argv) {
   for (int s = 0; s < header.e_shnum; ++s) {
     const auto section = load<Elf64_Shdr>(bytes, header.e_shoff + uint64_t(s) * sizeof(Elf64_Shdr));
     if (section.sh_type != SHT_DYNSYM) continue;
-    const auto strings = load<Elf64_Shdr>(bytes, header.e_shoff + uint64_t(section.sh_link) * sizeof(Elf64_Shdr));
-    for (uint64_t at = section.sh_offset; at + sizeof(Elf64_Sym) <= section.sh_offset + section.sh_size;
-         at += sizeof(Elf64_Sym)) {
+    const auto strings =
+        load<Elf64_Shdr>(bytes, header.e_shoff + uint64_t(section.sh_link) * sizeof(Elf64_Shdr));
+    for (uint64_t at = section.sh_offset;
+         at + sizeof(Elf64_Sym) <= section.sh_offset + section.sh_size; at += sizeof(Elf64_Sym)) {
       auto symbol = load<Elf64_Sym>(bytes, at);
       const uint64_t name_at = strings.sh_offset + symbol.st_name;
       if (symbol.st_shndx == SHN_UNDEF || name_at >= bytes.size()) continue;
-      const std::string name(bytes.data() + name_at, strnlen(bytes.data() + name_at, bytes.size() - name_at));
+      const std::string name(bytes.data() + name_at,
+                             strnlen(bytes.data() + name_at, bytes.size() - name_at));
       for (int i = 3; i < argc; ++i) {
         if (name != argv[i]) continue;
         symbol.st_other = static_cast<unsigned char>((symbol.st_other & ~3) | STV_HIDDEN);

@@ -2,15 +2,17 @@
 # folder that is not a declared dependency does not compile (docs/design.md 8).
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  # ccache refuses precompiled headers unless told that their macros and times may differ.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  # ccache refuses precompiled headers unless told that their macros and times may differ. Paths below the source tree
+  # count as relative, so that another clone of it finds what this one compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE_PROGRAM})
 endif()
 
 add_library(contexture_flags INTERFACE)
 target_compile_options(contexture_flags INTERFACE -Wall -Wextra -Wno-unknown-pragmas
                        $<$<BOOL:${CONTEXTURE_WERROR}>:-Werror>)
 if(CONTEXTURE_SANITIZE)
-  target_compile_options(contexture_flags INTERFACE -fsanitize=${CONTEXTURE_SANITIZE}
+  target_compile_options(contexture_flags INTERFACE -fsanitize=${CONTEXTURE_SANITIZE} -fno-sanitize-recover=all
                          -fno-omit-frame-pointer -g)
   target_link_options(contexture_flags INTERFACE -fsanitize=${CONTEXTURE_SANITIZE})
 endif()
@@ -36,14 +38,39 @@ function(layer name)
     contexture_torch_pch(${name})
   endif()
   check_listed(${CMAKE_CURRENT_SOURCE_DIR} ${A_SOURCES} ${A_KERNELS})
+  headers_alone(${name})
+endfunction()
+
+# Every header of a layer compiled by itself, so that each includes what it needs. (Layers above data/ share the
+# precompiled LibTorch header, which hides a missing LibTorch include, but no missing include of ours.) Built by the
+# target contexture_headers only, which ctest runs.
+function(headers_alone name)
+  file(GLOB headers RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.h)
+  foreach(header ${headers})
+    set(source ${CMAKE_BINARY_DIR}/headers/${name}/${header}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${name}/${header}\"\n" @ONLY)
+    list(APPEND sources ${source})
+  endforeach()
+  add_library(${name}_headers OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(${name}_headers PRIVATE ${name})
+  get_target_property(pch ${name} PRECOMPILE_HEADERS_REUSE_FROM)
+  if(pch)
+    target_precompile_headers(${name}_headers REUSE_FROM ${pch})
+  endif()
+  if(NOT TARGET contexture_headers)
+    add_custom_target(contexture_headers)
+  endif()
+  add_dependencies(contexture_headers ${name}_headers)
 endfunction()
 
 # One precompiled LibTorch header for all targets: torch headers cost 20 s a file without it.
 function(contexture_torch_pch name)
   if(NOT TARGET contexture_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/pch.cpp "\n")
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/pch.cpp CONTENT "\n")
     add_library(contexture_pch STATIC ${CMAKE_BINARY_DIR}/pch.cpp)
     target_link_libraries(contexture_pch PUBLIC contexture::torch contexture_flags)
+    # Without times, so that one from ccache is as good as a new one.
+    target_compile_options(contexture_pch PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
     target_precompile_headers(contexture_pch PRIVATE <ATen/ATen.h> <torch/csrc/autograd/custom_function.h>)
   endif()
   target_precompile_headers(${name} REUSE_FROM contexture_pch)
@@ -54,14 +81,16 @@ function(check_listed dir)
   file(GLOB_RECURSE on_disk RELATIVE ${dir} CONFIGURE_DEPENDS ${dir}/*.cpp)
   foreach(source ${on_disk})
     if(NOT source IN_LIST ARGN)
-      message(WARNING "${dir}/${source} is on disk but not listed in its CMakeLists.txt")
+      message(FATAL_ERROR "${dir}/${source} is on disk but not listed in its CMakeLists.txt")
     endif()
   endforeach()
 endfunction()
 
 # contexture_test(folder/file_test.cpp LINK layers [LABEL label] [TIMEOUT s] [ENV k=v ...]) : one test program.
+# Labels: unit, browser, cli, device, demo (minutes of training), fuzz, style. A test that runs the program itself,
+# CONTEXTURE_BINARY, also says add_dependencies(<its target> contexture).
 function(contexture_test source)
-  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "LINK;ENV;DATA" ${ARGN})
+  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "LINK;ENV" ${ARGN})
   string(REGEX REPLACE "[/.]" "_" target ${source})
   string(REGEX REPLACE "_cpp$" "" target ${target})
   if(NOT A_LABEL)
@@ -73,14 +102,14 @@ function(contexture_test source)
   add_executable(${target} ${source})
   target_link_libraries(${target} PRIVATE ${A_LINK} contexture_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE
-    CONTEXTURE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" CONTEXTURE_BINARY="$<TARGET_FILE_DIR:${target}>/../cli/contexture")
-  foreach(l ${A_LINK})
-    if(NOT l MATCHES "^(core|data)$")
-      set(needs_torch ON)
-    endif()
-  endforeach()
-  if(needs_torch)
+    CONTEXTURE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" CONTEXTURE_BINARY="${CMAKE_BINARY_DIR}/bin/contexture")
+  set(above_data ${A_LINK})
+  list(REMOVE_ITEM above_data core data)
+  if(above_data)
     contexture_torch_pch(${target})
+  endif()
+  if(CONTEXTURE_TEST_PYTHON)
+    list(APPEND A_ENV "CONTEXTURE_TEST_PYTHON=${CONTEXTURE_TEST_PYTHON}")
   endif()
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${A_ENV}")

@@ -31,12 +31,15 @@ std::vector<std::string> alternatives(const std::string& inside, const std::stri
   }
   const std::string low = inside.substr(0, dots), high = inside.substr(dots + 2);
   const auto digits = [](const std::string& s) {
-    return !s.empty() && s.size() <= 12 && std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isdigit(c); });
+    return !s.empty() && s.size() <= 12 &&
+           std::all_of(s.begin(), s.end(), [](unsigned char c) { return std::isdigit(c); });
   };
-  CONTEXTURE_REQUIRE(digits(low) && digits(high), "'{", inside, "}' in '", pattern, "' is no range of numbers.");
+  CONTEXTURE_REQUIRE(digits(low) && digits(high), "'{", inside, "}' in '", pattern,
+                     "' is no range of numbers.");
   const int64_t first = std::stoll(low), last = std::stoll(high);
-  CONTEXTURE_REQUIRE(first <= last && last - first < static_cast<int64_t>(kMaxNames), "'{", inside, "}' in '", pattern,
-                     "' runs backwards or names more than ", kMaxNames, " files.");
+  CONTEXTURE_REQUIRE(first <= last && last - first < static_cast<int64_t>(kMaxNames), "'{", inside,
+                     "}' in '", pattern, "' runs backwards or names more than ", kMaxNames,
+                     " files.");
   for (int64_t i = first; i <= last; ++i) {
     std::string number = std::to_string(i);
     if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
@@ -52,10 +55,12 @@ std::string lower(std::string text) {
   return text;
 }
 
-// A field such as "0 final.jpg" or "2.txt" means that a dot inside the base name was taken for the field's.
+// A field such as "0 final.jpg" or "2.txt" means that a dot inside the base name was taken for the
+// field's.
 bool is_odd(const std::string& field) {
   return field.find(' ') != std::string::npos ||
-         (field.find('.') != std::string::npos && std::isdigit(static_cast<unsigned char>(field.front())));
+         (field.find('.') != std::string::npos &&
+          std::isdigit(static_cast<unsigned char>(field.front())));
 }
 
 }  // namespace
@@ -64,11 +69,13 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
   const size_t open = pattern.find('{');
   if (open == std::string::npos) return {pattern};
   const size_t close = pattern.find('}', open);
-  CONTEXTURE_REQUIRE(close != std::string::npos, "'", pattern, "' opens a brace that it doesn't close.");
+  CONTEXTURE_REQUIRE(close != std::string::npos, "'", pattern,
+                     "' opens a brace that it doesn't close.");
   std::vector<std::string> names;
   const std::vector<std::string> tails = expand_braces(pattern.substr(close + 1));
   const auto middles = alternatives(pattern.substr(open + 1, close - open - 1), pattern);
-  CONTEXTURE_REQUIRE(middles.size() <= kMaxNames / tails.size(), "'", pattern, "' names more than ", kMaxNames, " files.");
+  CONTEXTURE_REQUIRE(middles.size() <= kMaxNames / tails.size(), "'", pattern, "' names more than ",
+                     kMaxNames, " files.");
   for (const std::string& middle : middles) {
     for (const std::string& tail : tails) names.push_back(pattern.substr(0, open) + middle + tail);
   }
@@ -113,7 +120,8 @@ struct TarReader::Impl {
   void damaged(bool drop_pending) {
     ended = true;
     if (drop_pending) pending.reset();
-    bad.add(path, "damaged shard", concat(error(), ", at byte ", archive_read_header_position(handle)));
+    bad.add(path, "damaged shard",
+            concat(error(), ", at byte ", archive_read_header_position(handle)));
   }
   std::optional<TarSample> finish() {
     std::optional<TarSample> done = std::move(pending);
@@ -172,8 +180,8 @@ std::optional<TarSample> TarReader::next() {
     const std::string name = stored != nullptr ? stored : "";
     const std::string base = base_name(name);
     const auto [key, field] = split_member_name(name);
-    if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr || field.empty() ||
-        base.rfind("__", 0) == 0 || base.front() == '.') {
+    if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr ||
+        field.empty() || base.rfind("__", 0) == 0 || base.front() == '.') {
       continue;
     }
     if (archive_entry_size(entry) > in.max_member_bytes || archive_entry_sparse_count(entry) > 0) {
@@ -228,7 +236,9 @@ struct TarWriter::Impl {
   void require(bool good, const char* action) {
     if (good) return;
     const char* reason = archive_error_string(handle);
-    throw UserError(!failure.empty() ? failure : concat("can't ", action, " a tar: ", reason ? reason : "unknown reason"));
+    throw UserError(!failure.empty()
+                        ? failure
+                        : concat("can't ", action, " a tar: ", reason ? reason : "unknown reason"));
   }
 };
 
@@ -236,7 +246,9 @@ TarWriter::TarWriter(const std::string& path) : impl_(std::make_unique<Impl>(pat
   archive_write_set_format_pax_restricted(impl_->handle);
   archive_write_add_filter_none(impl_->handle);
   archive_write_set_bytes_in_last_block(impl_->handle, 1);
-  impl_->require(archive_write_open(impl_->handle, impl_.get(), nullptr, Impl::write, nullptr) == ARCHIVE_OK, "open");
+  impl_->require(
+      archive_write_open(impl_->handle, impl_.get(), nullptr, Impl::write, nullptr) == ARCHIVE_OK,
+      "open");
 }
 
 // An abandoned archive must not write its end through a file that is going away.

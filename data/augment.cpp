@@ -24,15 +24,20 @@ Draw draw(double probability, Stream& stream) {
   return {on, 2.0 * stream.uniform() - 1.0};
 }
 
-uint8_t to_byte(double value) { return static_cast<uint8_t>(std::clamp(std::lround(value), 0L, 255L)); }
+uint8_t to_byte(double value) {
+  return static_cast<uint8_t>(std::clamp(std::lround(value), 0L, 255L));
+}
 
-// The surround is the corners' most common colour: what a shift or a turn uncovers must not look like an edge.
+// The surround is the corners' most common colour: what a shift or a turn uncovers must not look
+// like an edge.
 cv::Scalar surround(const cv::Mat& rgb) {
   const cv::Vec3b corners[] = {rgb.at<cv::Vec3b>(0, 0), rgb.at<cv::Vec3b>(0, rgb.cols - 1),
-                               rgb.at<cv::Vec3b>(rgb.rows - 1, 0), rgb.at<cv::Vec3b>(rgb.rows - 1, rgb.cols - 1)};
+                               rgb.at<cv::Vec3b>(rgb.rows - 1, 0),
+                               rgb.at<cv::Vec3b>(rgb.rows - 1, rgb.cols - 1)};
   int best = 0, best_count = 0;
   for (int i = 0; i < 4; ++i) {
-    const int count = static_cast<int>(std::count(std::begin(corners), std::end(corners), corners[i]));
+    const int count =
+        static_cast<int>(std::count(std::begin(corners), std::end(corners), corners[i]));
     if (count > best_count) best = i, best_count = count;
   }
   return {static_cast<double>(corners[best][0]), static_cast<double>(corners[best][1]),
@@ -55,13 +60,16 @@ void warp(cv::Mat& rgb, const AugmentConfig& config, const Geometry& g) {
   const double cx = 0.5 * (rgb.cols - 1), cy = 0.5 * (rgb.rows - 1);
   const double dx = g.shift_x.on ? g.shift_x.amount * config.shift * side : 0.0;
   const double dy = g.shift_x.on ? g.shift_y.amount * config.shift * side : 0.0;
-  const cv::Matx23d matrix(a00, a01, cx - a00 * cx - a01 * cy + dx, a10, a11, cy - a10 * cx - a11 * cy + dy);
+  const cv::Matx23d matrix(a00, a01, cx - a00 * cx - a01 * cy + dx, a10, a11,
+                           cy - a10 * cx - a11 * cy + dy);
   cv::Mat warped;
-  cv::warpAffine(rgb, warped, matrix, rgb.size(), cv::INTER_LINEAR, cv::BORDER_CONSTANT, surround(rgb));
+  cv::warpAffine(rgb, warped, matrix, rgb.size(), cv::INTER_LINEAR, cv::BORDER_CONSTANT,
+                 surround(rgb));
   rgb = warped;
 }
 
-// As a flag in the wind: columns move up and down along a sine, and darken where the cloth turns away.
+// As a flag in the wind: columns move up and down along a sine, and darken where the cloth turns
+// away.
 void wave(cv::Mat& rgb, double amount, double phase, double periods) {
   const double height = amount * rgb.rows;
   cv::Mat map_x(rgb.size(), CV_32F), map_y(rgb.size(), CV_32F);
@@ -76,10 +84,13 @@ void wave(cv::Mat& rgb, double amount, double phase, double periods) {
   const cv::Scalar around = surround(rgb);
   cv::remap(rgb, waved, map_x, map_y, cv::INTER_LINEAR, cv::BORDER_CONSTANT, around);
   for (int x = 0; x < rgb.cols; ++x) {
-    const double shade = 1.0 + 2.0 * amount * std::cos(2.0 * kPi * (periods * x / rgb.cols + phase));
+    const double shade =
+        1.0 + 2.0 * amount * std::cos(2.0 * kPi * (periods * x / rgb.cols + phase));
     for (int y = 0; y < rgb.rows; ++y) {
       auto& pixel = waved.at<cv::Vec3b>(y, x);
-      const bool empty = std::abs(pixel[0] - around[0]) + std::abs(pixel[1] - around[1]) + std::abs(pixel[2] - around[2]) < 12;
+      const bool empty = std::abs(pixel[0] - around[0]) + std::abs(pixel[1] - around[1]) +
+                             std::abs(pixel[2] - around[2]) <
+                         12;
       if (empty) continue;
       for (int c = 0; c < 3; ++c) pixel[c] = to_byte(pixel[c] * shade);
     }
@@ -99,7 +110,8 @@ cv::Rect drawn_box(const cv::Mat& rgb) {
 
 void outline(cv::Mat& rgb, double share, bool rounded) {
   const cv::Rect box = drawn_box(rgb);
-  const int thickness = std::max(1, static_cast<int>(std::lround(share * std::min(rgb.rows, rgb.cols))));
+  const int thickness =
+      std::max(1, static_cast<int>(std::lround(share * std::min(rgb.rows, rgb.cols))));
   const int radius = rounded ? 2 * thickness : 0;
   const cv::Scalar around = surround(rgb);
   for (int y = box.y; y < box.y + box.height; ++y) {
@@ -108,7 +120,8 @@ void outline(cv::Mat& rgb, double share, bool rounded) {
       const int inset_y = std::min(y - box.y, box.y + box.height - 1 - y);
       double depth = std::min(inset_x, inset_y);
       if (inset_x < radius && inset_y < radius) {
-        depth = radius - std::hypot(radius - inset_x, radius - inset_y);  // negative outside the rounded corner
+        depth = radius - std::hypot(radius - inset_x,
+                                    radius - inset_y);  // negative outside the rounded corner
       }
       auto& pixel = rgb.at<cv::Vec3b>(y, x);
       if (depth < 0) {
@@ -134,7 +147,8 @@ void turn_hue(cv::Mat& rgb, double degrees) {
 }
 
 // value * gain + offset, about mid-gray.
-void levels(cv::Mat& rgb, const AugmentConfig& config, const Draw& brightness, const Draw& contrast) {
+void levels(cv::Mat& rgb, const AugmentConfig& config, const Draw& brightness,
+            const Draw& contrast) {
   if (!brightness.on && !contrast.on) return;
   const double gain = contrast.on ? 1.0 + contrast.amount * config.contrast : 1.0;
   const double offset = brightness.on ? 255.0 * brightness.amount * config.brightness : 0.0;
@@ -144,7 +158,8 @@ void levels(cv::Mat& rgb, const AugmentConfig& config, const Draw& brightness, c
 void add_noise(cv::Mat& rgb, double deviation, Stream noise) {
   for (int y = 0; y < rgb.rows; ++y) {
     auto* row = rgb.ptr<uint8_t>(y);
-    for (int i = 0; i < 3 * rgb.cols; ++i) row[i] = to_byte(row[i] + 255.0 * deviation * noise.normal());
+    for (int i = 0; i < 3 * rgb.cols; ++i)
+      row[i] = to_byte(row[i] + 255.0 * deviation * noise.normal());
   }
 }
 
@@ -154,14 +169,16 @@ void AugmentConfig::validate() const {
   AugmentConfig copy = *this;
   copy.for_each([](const std::string& key, double& value, const char*) {
     const bool probability = key.size() > 2 && key.substr(key.size() - 2) == "_p";
-    CONTEXTURE_USAGE_REQUIRE(std::isfinite(value) && value >= 0.0 && (!probability || value <= 1.0), key, "=", value,
-                             probability ? " is no probability (0..1)." : " must be a number of at least 0.");
+    CONTEXTURE_USAGE_REQUIRE(
+        std::isfinite(value) && value >= 0.0 && (!probability || value <= 1.0), key, "=", value,
+        probability ? " is no probability (0..1)." : " must be a number of at least 0.");
   });
 }
 
 Image augment(const Image& image, const AugmentConfig& config, Stream& stream) {
   internal::use_one_thread();
-  // All draws come first and always, so that switching one change off leaves the others as they were.
+  // All draws come first and always, so that switching one change off leaves the others as they
+  // were.
   Geometry geometry;
   geometry.shift_x = draw(config.shift_p, stream);
   geometry.shift_y = draw(config.shift_p, stream);
@@ -200,8 +217,10 @@ Identity random_identity(Stream& stream) {
 }
 
 Image apply_identity(const Image& image, const Identity& identity) {
-  static constexpr uint8_t kOrders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-  CONTEXTURE_INVARIANT(identity.channels < 6, "channel order ", static_cast<int>(identity.channels));
+  static constexpr uint8_t kOrders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                            {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  CONTEXTURE_INVARIANT(identity.channels < 6, "channel order ",
+                       static_cast<int>(identity.channels));
   const uint8_t* order = kOrders[identity.channels];
   Image changed = internal::empty_image(image.height, image.width);
   const auto width = static_cast<size_t>(image.width);
@@ -209,7 +228,8 @@ Image apply_identity(const Image& image, const Identity& identity) {
     for (int x = 0; x < image.width; ++x) {
       const int from_y = identity.flip_vertical ? image.height - 1 - y : y;
       const int from_x = identity.flip_horizontal ? image.width - 1 - x : x;
-      const uint8_t* from = &image.rgb[(static_cast<size_t>(from_y) * width + static_cast<size_t>(from_x)) * 3];
+      const uint8_t* from =
+          &image.rgb[(static_cast<size_t>(from_y) * width + static_cast<size_t>(from_x)) * 3];
       uint8_t* to = &changed.rgb[(static_cast<size_t>(y) * width + static_cast<size_t>(x)) * 3];
       for (int c = 0; c < 3; ++c) {
         to[c] = identity.invert ? static_cast<uint8_t>(255 - from[order[c]]) : from[order[c]];

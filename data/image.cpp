@@ -20,8 +20,9 @@ using internal::ImageHeader;
 
 ImageHeader checked_header(Bytes bytes, const std::string& source) {
   const ImageHeader header = internal::read_header(bytes);
-  CONTEXTURE_DATA_REQUIRE(header.format != Format::kUnknown, source, ": no picture that can be read (",
-                          bytes.size(), " bytes). PNG, JPEG, WebP, BMP and TIFF are; convert it.");
+  CONTEXTURE_DATA_REQUIRE(header.format != Format::kUnknown, source,
+                          ": no picture that can be read (", bytes.size(),
+                          " bytes). PNG, JPEG, WebP, BMP and TIFF are; convert it.");
   return header;
 }
 
@@ -30,14 +31,17 @@ cv::Mat upright(cv::Mat stored, int orientation) {
   cv::Mat turned = std::move(stored);
   if (orientation >= 5) cv::transpose(turned, turned);
   // After the transposition of 5..8 what remains is a mirroring.
-  const bool flip_horizontal = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-  const bool flip_vertical = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+  const bool flip_horizontal =
+      orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+  const bool flip_vertical =
+      orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
   if (flip_horizontal) cv::flip(turned, turned, 1);
   if (flip_vertical) cv::flip(turned, turned, 0);
   return turned;
 }
 
-// PNG's transparent colour, which OpenCV leaves opaque. `mat` is as decoded, gray or BGR, 8 or 16 bits.
+// PNG's transparent colour, which OpenCV leaves opaque. `mat` is as decoded, gray or BGR, 8 or 16
+// bits.
 cv::Mat key_mask(const cv::Mat& mat, const ImageHeader& header) {
   const int scale = header.bit_depth < 8 ? 255 / ((1 << header.bit_depth) - 1) : 1;
   const double k0 = header.key[0] * scale, k1 = header.key[1] * scale, k2 = header.key[2] * scale;
@@ -49,8 +53,9 @@ cv::Mat key_mask(const cv::Mat& mat, const ImageHeader& header) {
 
 cv::Mat to_bytes(const cv::Mat& mat, const std::string& source) {
   if (mat.depth() == CV_8U) return mat;
-  CONTEXTURE_DATA_REQUIRE(mat.depth() == CV_16U, source,
-                          ": its samples are neither 8- nor 16-bit whole numbers. Convert it to 8-bit RGB.");
+  CONTEXTURE_DATA_REQUIRE(
+      mat.depth() == CV_16U, source,
+      ": its samples are neither 8- nor 16-bit whole numbers. Convert it to 8-bit RGB.");
   cv::Mat bytes;
   mat.convertTo(bytes, CV_8U, 1.0 / 257.0);  // 65535 / 257 = 255
   return bytes;
@@ -64,7 +69,8 @@ cv::Mat blend(const cv::Mat& bgra, const std::array<uint8_t, 3>& background) {
     for (int x = 0; x < bgra.cols; ++x) {
       const int alpha = from[x][3];
       for (int c = 0; c < 3; ++c) {
-        const int mixed = from[x][2 - c] * alpha + background[static_cast<size_t>(c)] * (255 - alpha);
+        const int mixed =
+            from[x][2 - c] * alpha + background[static_cast<size_t>(c)] * (255 - alpha);
         to[x][c] = static_cast<uint8_t>((mixed + 127) / 255);
       }
     }
@@ -79,13 +85,21 @@ cv::Mat to_rgb(const cv::Mat& decoded, const ImageHeader& header, const ImageOpt
   const cv::Mat bytes = to_bytes(decoded, source);
   cv::Mat rgb;
   switch (bytes.channels()) {
-    case 1: cv::cvtColor(bytes, rgb, cv::COLOR_GRAY2RGB); break;
-    case 3: cv::cvtColor(bytes, rgb, cv::COLOR_BGR2RGB); break;
-    case 4: rgb = blend(bytes, options.background); break;
-    default: throw DataError(concat(source, ": ", bytes.channels(), " channels; 1, 3 or 4 can be read."));
+    case 1:
+      cv::cvtColor(bytes, rgb, cv::COLOR_GRAY2RGB);
+      break;
+    case 3:
+      cv::cvtColor(bytes, rgb, cv::COLOR_BGR2RGB);
+      break;
+    case 4:
+      rgb = blend(bytes, options.background);
+      break;
+    default:
+      throw DataError(concat(source, ": ", bytes.channels(), " channels; 1, 3 or 4 can be read."));
   }
   if (keyed) {
-    rgb.setTo(cv::Scalar(options.background[0], options.background[1], options.background[2]), transparent);
+    rgb.setTo(cv::Scalar(options.background[0], options.background[1], options.background[2]),
+              transparent);
   }
   return rgb;
 }
@@ -98,34 +112,41 @@ ImageInfo probe_image(std::span<const std::byte> bytes, const std::string& sourc
   return {internal::format_name(header.format), header.height, header.width};
 }
 
-Image decode_image(std::span<const std::byte> bytes, const ImageOptions& options, const std::string& source) {
+Image decode_image(std::span<const std::byte> bytes, const ImageOptions& options,
+                   const std::string& source) {
   internal::use_one_thread();
   const ImageHeader header = checked_header(bytes, source);
   // The limit first: a bomb is often cut short too, and its size is the better message.
-  CONTEXTURE_DATA_REQUIRE(header.width <= 0 || header.height <= options.max_pixels / header.width, source, ": ",
-                          header.width, " x ", header.height, " pixels are over the limit of ", options.max_pixels,
+  CONTEXTURE_DATA_REQUIRE(header.width <= 0 || header.height <= options.max_pixels / header.width,
+                          source, ": ", header.width, " x ", header.height,
+                          " pixels are over the limit of ", options.max_pixels,
                           ". Shrink the picture, or raise max_pixels.");
   CONTEXTURE_DATA_REQUIRE(header.damage.empty(), source, ": ", header.damage, ".");
   try {
     const cv::Mat raw(1, static_cast<int>(bytes.size()), CV_8U,
                       const_cast<void*>(static_cast<const void*>(bytes.data())));
     // A BMP's fourth byte is padding more often than transparency.
-    const int flags = header.format == Format::kBmp ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION
-                                                    : cv::IMREAD_UNCHANGED;
+    const int flags = header.format == Format::kBmp
+                          ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION
+                          : cv::IMREAD_UNCHANGED;
     const cv::Mat decoded = cv::imdecode(raw, flags);
-    CONTEXTURE_DATA_REQUIRE(!decoded.empty(), source, ": the ", internal::format_name(header.format),
+    CONTEXTURE_DATA_REQUIRE(!decoded.empty(), source, ": the ",
+                            internal::format_name(header.format),
                             " data is damaged and can't be decoded.");
     // OpenCV turns TIFFs upright itself, and only those.
     const bool as_stored = decoded.rows == header.height && decoded.cols == header.width;
     const bool turned = decoded.rows == header.width && decoded.cols == header.height;
-    CONTEXTURE_DATA_REQUIRE(as_stored || (turned && header.format == Format::kTiff), source, ": decodes to ",
-                            decoded.cols, " x ", decoded.rows, " pixels, but its header says ", header.width, " x ",
-                            header.height, ".");
-    return internal::from_mat(upright(to_rgb(decoded, header, options, source), header.orientation));
+    CONTEXTURE_DATA_REQUIRE(as_stored || (turned && header.format == Format::kTiff), source,
+                            ": decodes to ", decoded.cols, " x ", decoded.rows,
+                            " pixels, but its header says ", header.width, " x ", header.height,
+                            ".");
+    return internal::from_mat(
+        upright(to_rgb(decoded, header, options, source), header.orientation));
   } catch (const cv::Exception& error) {
     throw DataError(concat(source, ": can't be decoded (", error.err, ")."));
   } catch (const std::bad_alloc&) {
-    throw DataError(concat(source, ": not enough memory to decode ", header.width, " x ", header.height, " pixels."));
+    throw DataError(concat(source, ": not enough memory to decode ", header.width, " x ",
+                           header.height, " pixels."));
   }
 }
 
@@ -141,8 +162,9 @@ Image load_image(const std::string& path, const ImageOptions& options) {
 
 Image resize(const Image& image, int height, int width) {
   internal::use_one_thread();
-  CONTEXTURE_REQUIRE(height > 0 && width > 0 && image.height > 0 && image.width > 0, "can't resize ", image.width,
-                     " x ", image.height, " pixels to ", width, " x ", height, ".");
+  CONTEXTURE_REQUIRE(height > 0 && width > 0 && image.height > 0 && image.width > 0,
+                     "can't resize ", image.width, " x ", image.height, " pixels to ", width, " x ",
+                     height, ".");
   if (image.height == height && image.width == width) return image;
   cv::Mat mat = internal::view(image);
   const cv::Size shrunk(std::min(width, image.width), std::min(height, image.height));
@@ -162,7 +184,8 @@ Image resize(const Image& image, int height, int width) {
 
 Image resize_padded(const Image& image, int height, int width, std::array<uint8_t, 3> background) {
   CONTEXTURE_REQUIRE(image.height > 0 && image.width > 0, "can't resize an empty picture.");
-  const double scale = std::min(static_cast<double>(height) / image.height, static_cast<double>(width) / image.width);
+  const double scale = std::min(static_cast<double>(height) / image.height,
+                                static_cast<double>(width) / image.width);
   const int inner_h = std::clamp(static_cast<int>(std::lround(image.height * scale)), 1, height);
   const int inner_w = std::clamp(static_cast<int>(std::lround(image.width * scale)), 1, width);
   const Image inner = resize(image, inner_h, inner_w);
@@ -177,12 +200,14 @@ Image resize_padded(const Image& image, int height, int width, std::array<uint8_
 
 namespace {
 
-std::vector<std::byte> encode(const Image& image, const char* extension, const std::vector<int>& parameters) {
+std::vector<std::byte> encode(const Image& image, const char* extension,
+                              const std::vector<int>& parameters) {
   CONTEXTURE_REQUIRE(image.height > 0 && image.width > 0, "can't write an empty picture.");
   cv::Mat bgr;
   cv::cvtColor(internal::view(image), bgr, cv::COLOR_RGB2BGR);
   std::vector<uint8_t> bytes;
-  CONTEXTURE_INVARIANT(cv::imencode(extension, bgr, bytes, parameters), "can't encode as ", extension);
+  CONTEXTURE_INVARIANT(cv::imencode(extension, bgr, bytes, parameters), "can't encode as ",
+                       extension);
   const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
   return {begin, begin + bytes.size()};
 }

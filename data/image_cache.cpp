@@ -6,15 +6,17 @@
 namespace contexture::data {
 namespace {
 
-int64_t size_of(const Image& image) { return static_cast<int64_t>(image.rgb.size() + sizeof(Image)); }
+int64_t size_of(const Image& image) {
+  return static_cast<int64_t>(image.rgb.size() + sizeof(Image));
+}
 
 }  // namespace
 
 ImageCache::ImageCache(std::shared_ptr<const ImageSource> source, const Options& options)
     : source_(std::move(source)), options_(options) {
   CONTEXTURE_REQUIRE(options.height > 0 && options.width > 0 && options.limit_bytes >= 0,
-                     "a picture cache of ", options.width, " x ", options.height, " pixels and ", options.limit_bytes,
-                     " bytes can't be.");
+                     "a picture cache of ", options.width, " x ", options.height, " pixels and ",
+                     options.limit_bytes, " bytes can't be.");
 }
 
 std::shared_ptr<const Image> ImageCache::get(const std::string& name) const {
@@ -31,8 +33,9 @@ std::shared_ptr<const Image> ImageCache::get(const std::string& name) const {
   // Decoding is outside the lock; two threads may decode the same picture, to the same result.
   CONTEXTURE_DATA_REQUIRE(source_ != nullptr, "there is no source for picture '", name, "'.");
   const auto bytes = source_->read(name);
-  auto image = std::make_shared<const Image>(resize_padded(decode_image(bytes, options_.decode, name), options_.height,
-                                                           options_.width, options_.decode.background));
+  auto image = std::make_shared<const Image>(
+      resize_padded(decode_image(bytes, options_.decode, name), options_.height, options_.width,
+                    options_.decode.background));
   const std::lock_guard lock(mutex_);
   ++decoded_;
   const int64_t size = size_of(*image);
@@ -64,7 +67,8 @@ int64_t ImageCache::decoded() const {
   return decoded_;
 }
 
-void drop_unreadable_images(ExampleSet& set, const ImageCache& cache, BadRecords& bad, int threads) {
+void drop_unreadable_images(ExampleSet& set, const ImageCache& cache, BadRecords& bad,
+                            int threads) {
   std::vector<std::string> reasons(set.examples.size());
   std::atomic<size_t> next{0};
   const auto work = [&] {

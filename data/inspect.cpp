@@ -70,14 +70,16 @@ bool gold_holds_answer(const Example& example, const Corpus& corpus) {
     if (found == corpus.index.end()) continue;
     const Document& document = corpus.documents[static_cast<size_t>(found->second)];
     for (const std::string& answer : example.answers) {
-      if (contains_words(document.text, answer) || contains_words(document.title, answer)) return true;
+      if (contains_words(document.text, answer) || contains_words(document.title, answer))
+        return true;
     }
   }
   return false;
 }
 
 // A whole file of bad records is a finding to list, not a reason to stop listing.
-template <class Read> auto read_or_empty(Read&& read, const std::string& source, BadRecords& bad)
+template <class Read>
+auto read_or_empty(Read&& read, const std::string& source, BadRecords& bad)
     -> decltype(read(source, bad)) {
   try {
     return read(source, bad);
@@ -87,8 +89,8 @@ template <class Read> auto read_or_empty(Read&& read, const std::string& source,
   }
 }
 
-void check_images(const ImageSource& source, const std::vector<NamedImage>& images, const InspectInputs& inputs,
-                  CheckReport& report) {
+void check_images(const ImageSource& source, const std::vector<NamedImage>& images,
+                  const InspectInputs& inputs, CheckReport& report) {
   const auto decoded = decode_all(source, images, inputs);
   for (size_t i = 0; i < images.size(); ++i) {
     if (decoded[i].error.empty()) {
@@ -103,7 +105,9 @@ void check_images(const ImageSource& source, const std::vector<NamedImage>& imag
 Json distribution(std::vector<int64_t> values) {
   if (values.empty()) return {{"n", 0}};
   std::sort(values.begin(), values.end());
-  const auto at = [&](double q) { return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))]; };
+  const auto at = [&](double q) {
+    return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+  };
   double sum = 0.0;
   Json histogram = Json::array();
   for (int64_t low = 0, high = 1; low <= values.back(); low = high, high *= 2) {
@@ -112,9 +116,11 @@ Json distribution(std::vector<int64_t> values) {
     if (count > 0) histogram.push_back({{"from", low}, {"below", high}, {"n", count}});
   }
   for (const int64_t v : values) sum += static_cast<double>(v);
-  return {{"n", values.size()}, {"least", values.front()}, {"p25", at(0.25)}, {"median", at(0.5)}, {"p75", at(0.75)},
-          {"p99", at(0.99)}, {"most", values.back()}, {"mean", sum / static_cast<double>(values.size())},
-          {"total", sum}, {"histogram", histogram}};
+  return {{"n", values.size()},    {"least", values.front()},
+          {"p25", at(0.25)},       {"median", at(0.5)},
+          {"p75", at(0.75)},       {"p99", at(0.99)},
+          {"most", values.back()}, {"mean", sum / static_cast<double>(values.size())},
+          {"total", sum},          {"histogram", histogram}};
 }
 
 Json text_figures(const std::vector<std::string>& texts, const Tokenizer* tokenizer) {
@@ -125,10 +131,12 @@ Json text_figures(const std::vector<std::string>& texts, const Tokenizer* tokeni
     if (tokenizer == nullptr) continue;
     const auto ids = tokenizer->encode(text);
     tokens.push_back(static_cast<int64_t>(ids.size()));
-    bytes_spelled += std::count_if(ids.begin(), ids.end(), [&](int32_t id) { return id < Tokenizer::kNumControl + 256; });
+    bytes_spelled += std::count_if(ids.begin(), ids.end(),
+                                   [&](int32_t id) { return id < Tokenizer::kNumControl + 256; });
   }
   const std::set<std::string> distinct(texts.begin(), texts.end());
-  Json figures = {{"characters", distribution(characters)}, {"duplicates", texts.size() - distinct.size()}};
+  Json figures = {{"characters", distribution(characters)},
+                  {"duplicates", texts.size() - distinct.size()}};
   if (tokenizer != nullptr) {
     figures["tokens"] = distribution(tokens);
     figures["tokens_that_spell_a_byte"] = bytes_spelled;
@@ -136,7 +144,8 @@ Json text_figures(const std::vector<std::string>& texts, const Tokenizer* tokeni
   return figures;
 }
 
-Json image_figures(const ImageSource& source, const std::vector<NamedImage>& images, const InspectInputs& inputs) {
+Json image_figures(const ImageSource& source, const std::vector<NamedImage>& images,
+                   const InspectInputs& inputs) {
   std::map<std::string, int64_t> formats, sizes;
   int64_t unreadable = 0;
   for (const Decoded& decoded : decode_all(source, images, inputs)) {
@@ -154,12 +163,16 @@ Json image_figures(const ImageSource& source, const std::vector<NamedImage>& ima
   for (size_t i = 0; i < std::min<size_t>(common.size(), 10); ++i) {
     most_common.push_back({{"size", common[i].second}, {"n", -common[i].first}});
   }
-  return {{"n", images.size()}, {"unreadable", unreadable}, {"formats", formats}, {"distinct_sizes", sizes.size()},
+  return {{"n", images.size()},
+          {"unreadable", unreadable},
+          {"formats", formats},
+          {"distinct_sizes", sizes.size()},
           {"most_common_sizes", most_common}};
 }
 
-Json example_figures(const std::string& source, const ExampleSet& set, const Corpus& corpus, const BadRecords& bad,
-                     const Tokenizer* tokenizer, const InspectInputs& inputs) {
+Json example_figures(const std::string& source, const ExampleSet& set, const Corpus& corpus,
+                     const BadRecords& bad, const Tokenizer* tokenizer,
+                     const InspectInputs& inputs) {
   std::vector<std::string> questions, answers;
   std::map<std::string, int64_t> types;
   int64_t with_gold = 0, contained = 0, without_answer = 0;
@@ -174,12 +187,19 @@ Json example_figures(const std::string& source, const ExampleSet& set, const Cor
     ++with_gold;
     contained += gold_holds_answer(example, corpus) ? 1 : 0;
   }
-  Json figures = {{"source", source}, {"n", set.examples.size()}, {"bad_records", bad.count}, {"types", types},
-                  {"entities", entities.size()}, {"without_answers", without_answer},
-                  {"questions", text_figures(questions, tokenizer)}, {"answers", text_figures(answers, tokenizer)},
+  Json figures = {{"source", source},
+                  {"n", set.examples.size()},
+                  {"bad_records", bad.count},
+                  {"types", types},
+                  {"entities", entities.size()},
+                  {"without_answers", without_answer},
+                  {"questions", text_figures(questions, tokenizer)},
+                  {"answers", text_figures(answers, tokenizer)},
                   {"images", image_figures(*set.images, images_of(set), inputs)}};
   if (!corpus.documents.empty() && with_gold > 0) {
-    figures["answer_in_gold_document"] = {{"n", with_gold}, {"share", static_cast<double>(contained) / static_cast<double>(with_gold)}};
+    figures["answer_in_gold_document"] = {
+        {"n", with_gold},
+        {"share", static_cast<double>(contained) / static_cast<double>(with_gold)}};
   }
   return figures;
 }
@@ -203,32 +223,37 @@ CheckReport check_data(const InspectInputs& inputs) {
     report.examples += static_cast<int64_t>(set.examples.size());
     if (set.images) check_images(*set.images, images_of(set), inputs, report);
     for (const Example& example : set.examples) {
-      if (example.documents.empty() || example.answers.empty() || corpus.documents.empty()) continue;
+      if (example.documents.empty() || example.answers.empty() || corpus.documents.empty())
+        continue;
       if (gold_holds_answer(example, corpus)) continue;
       ++unanswerable;
       if (report.warnings.size() < kMaxWarnings) {
-        report.warnings.push_back(concat("example ", example.id, ": no gold document holds an answer ('",
+        report.warnings.push_back(concat("example ", example.id,
+                                         ": no gold document holds an answer ('",
                                          example.answers.front(), "')"));
       }
     }
   }
   if (unanswerable > static_cast<int64_t>(kMaxWarnings)) {
-    report.warnings.push_back(concat(unanswerable - static_cast<int64_t>(kMaxWarnings), " more of the same"));
+    report.warnings.push_back(
+        concat(unanswerable - static_cast<int64_t>(kMaxWarnings), " more of the same"));
   }
   report.bad.on_each = nullptr;
   return report;
 }
 
 Json CheckReport::to_json() const {
-  return {{"ok", bad.count == 0}, {"documents", documents}, {"examples", examples}, {"images", images},
-          {"bad_records", bad.count}, {"by_reason", bad.by_reason}, {"problems", problems}, {"warnings", warnings}};
+  return {{"ok", bad.count == 0}, {"documents", documents},   {"examples", examples},
+          {"images", images},     {"bad_records", bad.count}, {"by_reason", bad.by_reason},
+          {"problems", problems}, {"warnings", warnings}};
 }
 
 std::string CheckReport::to_text() const {
   std::string text;
   for (const std::string& problem : problems) text += problem + "\n";
   for (const std::string& warning : warnings) text += "warning: " + warning + "\n";
-  text += concat(documents, " documents, ", examples, " examples and ", images, " pictures are good");
+  text +=
+      concat(documents, " documents, ", examples, " examples and ", images, " pictures are good");
   if (bad.count == 0) return text + "; nothing is wrong.\n";
   text += concat("; ", bad.count, " bad:");
   for (const auto& [reason, n] : bad.by_reason) text += concat(" ", n, " ", reason, ";");
@@ -253,10 +278,14 @@ StatsReport data_stats(const InspectInputs& inputs) {
       const auto kind = d.meta.find("kind");
       ++kinds[kind != d.meta.end() && kind->is_string() ? kind->get<std::string>() : ""];
     }
-    report.figures["corpus"] = {{"source", inputs.corpus}, {"n", corpus.documents.size()}, {"bad_records", bad.count},
-                                {"kinds", kinds}, {"texts", text_figures(texts, use)},
-                                {"titles", text_figures(titles, use)},
-                                {"images", image_figures(*corpus.images, images_of(corpus), inputs)}};
+    report.figures["corpus"] = {
+        {"source", inputs.corpus},
+        {"n", corpus.documents.size()},
+        {"bad_records", bad.count},
+        {"kinds", kinds},
+        {"texts", text_figures(texts, use)},
+        {"titles", text_figures(titles, use)},
+        {"images", image_figures(*corpus.images, images_of(corpus), inputs)}};
   }
   report.figures["examples"] = Json::array();
   for (const std::string& source : inputs.examples) {
@@ -269,20 +298,22 @@ StatsReport data_stats(const InspectInputs& inputs) {
 
 namespace {
 
-// "corpus.texts.tokens  median 41  p99 180 ..." : nested objects as dotted paths, distributions on one line.
+// "corpus.texts.tokens  median 41  p99 180 ..." : nested objects as dotted paths, distributions on
+// one line.
 void print(const std::string& path, const Json& value, std::string& text) {
   if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i) print(concat(path, ".", i), value[i], text);
   } else if (value.is_object() && value.contains("median")) {
-    text += concat(path, "  n ", value["n"], "  least ", value["least"], "  median ", value["median"], "  p99 ",
-                   value["p99"], "  most ", value["most"], "\n");
+    text += concat(path, "  n ", value["n"], "  least ", value["least"], "  median ",
+                   value["median"], "  p99 ", value["p99"], "  most ", value["most"], "\n");
     for (const Json& bin : value["histogram"]) {
       const double share = bin["n"].get<double>() / value["n"].get<double>();
       text += concat("    ", bin["from"], " .. ", bin["below"].get<int64_t>() - 1, "  ",
                      std::string(static_cast<size_t>(40 * share + 0.5), '#'), " ", bin["n"], "\n");
     }
   } else if (value.is_object()) {
-    for (const auto& [key, member] : value.items()) print(path.empty() ? key : path + "." + key, member, text);
+    for (const auto& [key, member] : value.items())
+      print(path.empty() ? key : path + "." + key, member, text);
   } else {
     text += concat(path, "  ", value.is_string() ? value.get<std::string>() : value.dump(), "\n");
   }

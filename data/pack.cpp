@@ -20,7 +20,8 @@ std::string numbered(const std::string& prefix, int64_t number, int digits) {
 // Starts a shard when the last one is full; each appears under its name only once whole.
 class ShardWriter {
  public:
-  ShardWriter(std::string folder, int64_t shard_bytes) : folder_(std::move(folder)), shard_bytes_(shard_bytes) {}
+  ShardWriter(std::string folder, int64_t shard_bytes)
+      : folder_(std::move(folder)), shard_bytes_(shard_bytes) {}
 
   void next_sample() {
     if (tar_ && tar_->bytes_written() >= shard_bytes_) finish();
@@ -54,7 +55,8 @@ std::string extension(std::span<const std::byte> bytes, const std::string& name)
 }  // namespace
 
 PackReport pack(const PackOptions& options) {
-  CONTEXTURE_REQUIRE(options.shard_bytes > 0, "shard_bytes=", options.shard_bytes, " must be positive.");
+  CONTEXTURE_REQUIRE(options.shard_bytes > 0, "shard_bytes=", options.shard_bytes,
+                     " must be positive.");
   make_folders(options.output);
   for (const auto& entry : std::filesystem::directory_iterator(options.output)) {
     CONTEXTURE_REQUIRE(entry.path().extension() != ".tar", options.output, " already holds ",
@@ -62,17 +64,20 @@ PackReport pack(const PackOptions& options) {
   }
   PackReport report;
   report.bad = BadRecords(options.policy);
-  const auto images = folder_images(std::filesystem::path(options.input).parent_path().empty()
-                                        ? "."
-                                        : std::filesystem::path(options.input).parent_path().string());
+  const auto images =
+      folder_images(std::filesystem::path(options.input).parent_path().empty()
+                        ? "."
+                        : std::filesystem::path(options.input).parent_path().string());
   ShardWriter shards(options.output, options.shard_bytes);
   const MappedFile file(options.input);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
   for_each_jsonl(text, options.input, report.bad, [&](int64_t line, Json record) {
     const std::string where = concat(options.input, ":", line);
     try {
       // Whichever it is, it must be a whole one.
-      record.contains("question") ? static_cast<void>(parse_example(record)) : static_cast<void>(parse_document(record));
+      record.contains("question") ? static_cast<void>(parse_example(record))
+                                  : static_cast<void>(parse_document(record));
     } catch (const DataError& error) {
       report.bad.add(where, "no document or example", error.what());
       return;
@@ -90,7 +95,8 @@ PackReport pack(const PackOptions& options) {
       }
       record.erase("image");
     }
-    if (!record.contains("id")) record["id"] = concat(std::filesystem::path(options.input).stem().string(), ":", line);
+    if (!record.contains("id"))
+      record["id"] = concat(std::filesystem::path(options.input).stem().string(), ":", line);
     shards.next_sample();
     const std::string key = numbered("", report.samples++, 8);
     shards.add(key + ".json", as_bytes(record.dump()));
@@ -98,15 +104,16 @@ PackReport pack(const PackOptions& options) {
     shards.add(key + "." + field, bytes);
     ++report.images;
   });
-  CONTEXTURE_DATA_REQUIRE(report.samples > 0, options.input, ": not one good record; ", report.bad.summary());
+  CONTEXTURE_DATA_REQUIRE(report.samples > 0, options.input, ": not one good record; ",
+                          report.bad.summary());
   shards.finish();
   report.shards = shards.paths();
   return report;
 }
 
 Json PackReport::to_json() const {
-  return {{"samples", samples}, {"images", images}, {"shards", shards}, {"bad_records", bad.count},
-          {"by_reason", bad.by_reason}, {"first_bad", bad.first}};
+  return {{"samples", samples},       {"images", images},           {"shards", shards},
+          {"bad_records", bad.count}, {"by_reason", bad.by_reason}, {"first_bad", bad.first}};
 }
 
 }  // namespace contexture::data

@@ -14,12 +14,15 @@ namespace {
 
 constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
 
 void refuse_utf16(std::string_view text, const std::string& name) {
   const bool marked = starts_with(text, "\xFF\xFE") || starts_with(text, "\xFE\xFF");
-  const bool unmarked = text.size() >= 4 && ((text[0] != 0 && text[1] == 0 && text[2] != 0 && text[3] == 0) ||
-                                             (text[0] == 0 && text[1] != 0 && text[2] == 0 && text[3] != 0));
+  const bool unmarked =
+      text.size() >= 4 && ((text[0] != 0 && text[1] == 0 && text[2] != 0 && text[3] == 0) ||
+                           (text[0] == 0 && text[1] != 0 && text[2] == 0 && text[3] != 0));
   CONTEXTURE_DATA_REQUIRE(!marked && !unmarked, name,
                           ": this is UTF-16 text. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.");
 }
@@ -38,17 +41,20 @@ std::string without_prefix(const std::string& message, const std::string& prefix
 bool is_tar(const std::string& source) {
   for (const char* end : {".tar", ".tar.gz", ".tgz", ".tar.zst"}) {
     const std::string_view suffix = end;
-    if (source.size() >= suffix.size() && source.compare(source.size() - suffix.size(), suffix.size(), suffix) == 0) {
+    if (source.size() >= suffix.size() &&
+        source.compare(source.size() - suffix.size(), suffix.size(), suffix) == 0) {
       return true;
     }
   }
   return false;
 }
 
-// Calls visit(where, record, fallback_id) for every record of a .jsonl or of tar shards; gives their pictures.
+// Calls visit(where, record, fallback_id) for every record of a .jsonl or of tar shards; gives
+// their pictures.
 std::shared_ptr<ImageSource> for_each_record(
     const std::string& source, BadRecords& bad,
-    const std::function<void(const std::string& where, Json record, const std::string& fallback_id)>& visit) {
+    const std::function<void(const std::string& where, Json record,
+                             const std::string& fallback_id)>& visit) {
   if (!is_tar(source)) {
     const MappedFile file(source);
     const auto bytes = file.bytes();
@@ -79,7 +85,8 @@ std::shared_ptr<ImageSource> for_each_record(
           continue;
         }
       }
-      if (const auto text = sample->fields.find("txt"); text != sample->fields.end() && !record.contains("text")) {
+      if (const auto text = sample->fields.find("txt");
+          text != sample->fields.end() && !record.contains("text")) {
         const auto& bytes = text->second.bytes;
         record["text"] = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       }
@@ -93,7 +100,8 @@ std::shared_ptr<ImageSource> for_each_record(
       visit(where, std::move(record), sample->key);
     }
     for (const std::string& name : reader.odd_names()) {
-      log::warn("{}: odd member name '{}': the field starts at the first dot of the base name", shard, name);
+      log::warn("{}: odd member name '{}': the field starts at the first dot of the base name",
+                shard, name);
     }
   }
   return images;
@@ -129,44 +137,47 @@ void for_each_jsonl(std::string_view text, const std::string& name, BadRecords& 
 
 Corpus read_corpus(const std::string& source, BadRecords& bad) {
   Corpus corpus;
-  corpus.images = for_each_record(source, bad, [&](const std::string& where, Json record, const std::string& key) {
-    if (is_tar(source) && !record.contains("id")) record["id"] = key;
-    Document document;
-    try {
-      document = parse_document(std::move(record));
-    } catch (const DataError& error) {
-      bad.add(where, "not a document", error.what());
-      return;
-    }
-    const auto position = static_cast<int64_t>(corpus.documents.size());
-    if (!corpus.index.emplace(document.id, position).second) {
-      bad.add(where, "duplicate id", document.id);
-      return;
-    }
-    corpus.documents.push_back(std::move(document));
-  });
-  CONTEXTURE_DATA_REQUIRE(!corpus.documents.empty(), source, ": not one good document; ", bad.summary());
+  corpus.images = for_each_record(
+      source, bad, [&](const std::string& where, Json record, const std::string& key) {
+        if (is_tar(source) && !record.contains("id")) record["id"] = key;
+        Document document;
+        try {
+          document = parse_document(std::move(record));
+        } catch (const DataError& error) {
+          bad.add(where, "not a document", error.what());
+          return;
+        }
+        const auto position = static_cast<int64_t>(corpus.documents.size());
+        if (!corpus.index.emplace(document.id, position).second) {
+          bad.add(where, "duplicate id", document.id);
+          return;
+        }
+        corpus.documents.push_back(std::move(document));
+      });
+  CONTEXTURE_DATA_REQUIRE(!corpus.documents.empty(), source, ": not one good document; ",
+                          bad.summary());
   return corpus;
 }
 
 ExampleSet read_examples(const std::string& source, BadRecords& bad) {
   ExampleSet set;
   std::unordered_set<std::string> ids;
-  set.images = for_each_record(source, bad, [&](const std::string& where, Json record, const std::string& key) {
-    Example example;
-    try {
-      example = parse_example(std::move(record));
-    } catch (const DataError& error) {
-      bad.add(where, "not an example", error.what());
-      return;
-    }
-    if (example.id.empty()) example.id = key;
-    if (!ids.insert(example.id).second) {
-      bad.add(where, "duplicate id", example.id);
-      return;
-    }
-    set.examples.push_back(std::move(example));
-  });
+  set.images = for_each_record(source, bad,
+                               [&](const std::string& where, Json record, const std::string& key) {
+                                 Example example;
+                                 try {
+                                   example = parse_example(std::move(record));
+                                 } catch (const DataError& error) {
+                                   bad.add(where, "not an example", error.what());
+                                   return;
+                                 }
+                                 if (example.id.empty()) example.id = key;
+                                 if (!ids.insert(example.id).second) {
+                                   bad.add(where, "duplicate id", example.id);
+                                   return;
+                                 }
+                                 set.examples.push_back(std::move(example));
+                               });
   CONTEXTURE_DATA_REQUIRE(!set.examples.empty(), source, ": not one good example; ", bad.summary());
   return set;
 }

@@ -14,7 +14,8 @@ BadRecords::Policy BadRecords::parse_policy(const std::string& text) {
   return text == "fail" ? Policy::kFail : Policy::kSkip;
 }
 
-void BadRecords::add(const std::string& where, const std::string& reason, const std::string& detail) {
+void BadRecords::add(const std::string& where, const std::string& reason,
+                     const std::string& detail) {
   const std::string text = concat(where, ": ", reason, detail.empty() ? "" : ": ", detail);
   ++count;
   ++by_reason[reason];
@@ -36,8 +37,8 @@ std::string BadRecords::summary() const {
 
 const Document& Corpus::at(const std::string& id) const {
   const auto found = index.find(id);
-  CONTEXTURE_DATA_REQUIRE(found != index.end(), "there is no document '", id, "' among the ", documents.size(),
-                          " of the corpus.");
+  CONTEXTURE_DATA_REQUIRE(found != index.end(), "there is no document '", id, "' among the ",
+                          documents.size(), " of the corpus.");
   return documents[static_cast<size_t>(found->second)];
 }
 
@@ -49,8 +50,9 @@ class FolderImages : public ImageSource {
 
   std::vector<std::byte> read(const std::string& name) const override {
     const auto path = std::filesystem::path(name).lexically_normal();
-    CONTEXTURE_DATA_REQUIRE(!name.empty() && !path.is_absolute() && *path.begin() != "..", "picture '", name,
-                            "' is no path inside ", root_.string(), ". Give paths relative to the .jsonl file.");
+    CONTEXTURE_DATA_REQUIRE(!name.empty() && !path.is_absolute() && *path.begin() != "..",
+                            "picture '", name, "' is no path inside ", root_.string(),
+                            ". Give paths relative to the .jsonl file.");
     try {
       const std::string bytes = read_file(root_ / path, uint64_t{1} << 30);
       std::vector<std::byte> copy(bytes.size());
@@ -86,15 +88,17 @@ std::string take_string(Json& record, const char* key, bool required) {
     CONTEXTURE_DATA_REQUIRE(!required, "field '", key, "' is missing");
     return {};
   }
-  CONTEXTURE_DATA_REQUIRE(value.is_string(), "field '", key, "' holds ", shown(value), ", not a string");
+  CONTEXTURE_DATA_REQUIRE(value.is_string(), "field '", key, "' holds ", shown(value),
+                          ", not a string");
   return value.get<std::string>();
 }
 
 // Ids may be whole numbers: they are kept as their digits.
 std::string as_id(const Json& value, const char* key) {
   if (value.is_number_integer()) return value.dump();
-  CONTEXTURE_DATA_REQUIRE(value.is_string() && !value.get_ref<const std::string&>().empty(), "field '", key,
-                          "' holds ", shown(value), ", not an id (a string or a whole number)");
+  CONTEXTURE_DATA_REQUIRE(value.is_string() && !value.get_ref<const std::string&>().empty(),
+                          "field '", key, "' holds ", shown(value),
+                          ", not an id (a string or a whole number)");
   return value.get<std::string>();
 }
 
@@ -110,7 +114,8 @@ std::string take_id(Json& record, bool required) {
 Json take_list(Json& record, const char* key) {
   Json value;
   if (!take(record, key, value)) return Json::array();
-  CONTEXTURE_DATA_REQUIRE(value.is_array(), "field '", key, "' holds ", shown(value), ", not a list");
+  CONTEXTURE_DATA_REQUIRE(value.is_array(), "field '", key, "' holds ", shown(value),
+                          ", not a list");
   return value;
 }
 
@@ -141,10 +146,12 @@ Example parse_example(Json record) {
   example.id = take_id(record, false);
   example.question = take_string(record, "question", true);
   for (const Json& answer : take_list(record, "answers")) {
-    CONTEXTURE_DATA_REQUIRE(answer.is_string(), "field 'answers' holds ", shown(answer), ", not strings only");
+    CONTEXTURE_DATA_REQUIRE(answer.is_string(), "field 'answers' holds ", shown(answer),
+                            ", not strings only");
     example.answers.push_back(answer.get<std::string>());
   }
-  for (const Json& id : take_list(record, "documents")) example.documents.push_back(as_id(id, "documents"));
+  for (const Json& id : take_list(record, "documents"))
+    example.documents.push_back(as_id(id, "documents"));
   example.image = take_string(record, "image", false);
   example.type = take_string(record, "type", false);
   example.entity = take_string(record, "entity", false);

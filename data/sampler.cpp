@@ -11,9 +11,11 @@ namespace contexture::data {
 namespace {
 
 constexpr int64_t kMaxPeriod = 1000;
-constexpr uint64_t kMixtureKey = 0x6d6978;  // keeps the mixture's permutations apart from the datasets'
+constexpr uint64_t kMixtureKey =
+    0x6d6978;  // keeps the mixture's permutations apart from the datasets'
 
-std::vector<std::vector<std::string>> first_gold_of(const std::vector<const ExampleSet*>& datasets) {
+std::vector<std::vector<std::string>> first_gold_of(
+    const std::vector<const ExampleSet*>& datasets) {
   std::vector<std::vector<std::string>> keys;
   for (const ExampleSet* set : datasets) {
     auto& of_set = keys.emplace_back();
@@ -24,7 +26,8 @@ std::vector<std::vector<std::string>> first_gold_of(const std::vector<const Exam
   return keys;
 }
 
-// Slots per dataset out of `period`, in proportion to the weights, every positive weight at least one.
+// Slots per dataset out of `period`, in proportion to the weights, every positive weight at least
+// one.
 std::vector<int64_t> apportion(const std::vector<double>& weights, int64_t period) {
   std::vector<int64_t> slots(weights.size());
   std::vector<std::pair<double, size_t>> rest;
@@ -47,17 +50,20 @@ std::vector<int64_t> apportion(const std::vector<double>& weights, int64_t perio
   return slots;
 }
 
-double worst_error(const std::vector<double>& weights, const std::vector<int64_t>& slots, int64_t period) {
+double worst_error(const std::vector<double>& weights, const std::vector<int64_t>& slots,
+                   int64_t period) {
   double worst = 0.0;
   for (size_t d = 0; d < weights.size(); ++d) {
-    worst = std::max(worst, std::abs(static_cast<double>(slots[d]) / static_cast<double>(period) - weights[d]));
+    worst = std::max(
+        worst, std::abs(static_cast<double>(slots[d]) / static_cast<double>(period) - weights[d]));
   }
   return worst;
 }
 
 // The shortest period that hits the weights to 1e-6, or else the best up to kMaxPeriod.
 std::pair<int64_t, std::vector<int64_t>> best_period(const std::vector<double>& weights) {
-  const auto active = static_cast<int64_t>(std::count_if(weights.begin(), weights.end(), [](double w) { return w > 0; }));
+  const auto active = static_cast<int64_t>(
+      std::count_if(weights.begin(), weights.end(), [](double w) { return w > 0; }));
   int64_t best = 0;
   double best_error = 2.0;
   for (int64_t period = active; period <= std::max(kMaxPeriod, active); ++period) {
@@ -73,20 +79,22 @@ std::pair<int64_t, std::vector<int64_t>> best_period(const std::vector<double>& 
 Sampler::Sampler(const SamplerConfig& config, const std::vector<const ExampleSet*>& datasets)
     : Sampler(config, first_gold_of(datasets)) {}
 
-Sampler::Sampler(const SamplerConfig& config, const std::vector<std::vector<std::string>>& first_gold)
+Sampler::Sampler(const SamplerConfig& config,
+                 const std::vector<std::vector<std::string>>& first_gold)
     : config_(config) {
   CONTEXTURE_REQUIRE(!first_gold.empty(), "there is no dataset to draw from.");
-  CONTEXTURE_REQUIRE(config.batch_size > 0 && config.group_size > 0 && config.batch_size % config.group_size == 0,
-                     "batch_size=", config.batch_size, " is no multiple of group_size=", config.group_size, ".");
-  CONTEXTURE_REQUIRE(config.weights.empty() || config.weights.size() == first_gold.size(), config.weights.size(),
-                     " weights for ", first_gold.size(), " datasets.");
+  CONTEXTURE_REQUIRE(
+      config.batch_size > 0 && config.group_size > 0 && config.batch_size % config.group_size == 0,
+      "batch_size=", config.batch_size, " is no multiple of group_size=", config.group_size, ".");
+  CONTEXTURE_REQUIRE(config.weights.empty() || config.weights.size() == first_gold.size(),
+                     config.weights.size(), " weights for ", first_gold.size(), " datasets.");
   std::vector<double> weights = config.weights;
   double total = 0.0;
   for (size_t d = 0; d < first_gold.size(); ++d) {
     CONTEXTURE_REQUIRE(!first_gold[d].empty(), "dataset ", d, " has no examples to draw from.");
     if (config.weights.empty()) weights.push_back(static_cast<double>(first_gold[d].size()));
-    CONTEXTURE_REQUIRE(std::isfinite(weights[d]) && weights[d] >= 0.0, "weight ", weights[d], " of dataset ", d,
-                       " is not a number of at least 0.");
+    CONTEXTURE_REQUIRE(std::isfinite(weights[d]) && weights[d] >= 0.0, "weight ", weights[d],
+                       " of dataset ", d, " is not a number of at least 0.");
     total += weights[d];
   }
   CONTEXTURE_REQUIRE(total > 0.0, "all weights are 0.");
@@ -125,13 +133,14 @@ void Sampler::add_group(int dataset, int64_t ordinal, std::vector<Pick>& picks) 
   const auto n = static_cast<int64_t>(from.units.size());
   const int64_t epoch = ordinal / n;
   const uint64_t seed = config_.seed ^ (static_cast<uint64_t>(dataset) << 32);
-  const auto unit_at =
-      permutation_at(static_cast<uint64_t>(n), seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(ordinal % n));
+  const auto unit_at = permutation_at(static_cast<uint64_t>(n), seed, static_cast<uint64_t>(epoch),
+                                      static_cast<uint64_t>(ordinal % n));
   const Unit& unit = from.units[unit_at];
   const auto& members = from.groups[static_cast<size_t>(unit.group)];
   const auto m = static_cast<uint64_t>(members.size());
   // A group's own order changes with the epoch: its examples meet in different chunks.
-  Stream stream(seed, "sampler group", static_cast<uint64_t>(epoch), static_cast<uint64_t>(unit.group));
+  Stream stream(seed, "sampler group", static_cast<uint64_t>(epoch),
+                static_cast<uint64_t>(unit.group));
   std::vector<int64_t> order = members;
   if (m > 1) stream.shuffle(order);
   for (int64_t i = 0; i < config_.group_size; ++i) {
@@ -148,14 +157,15 @@ std::vector<Pick> Sampler::batch_at(int64_t step) const {
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t slot = step * groups + g;
     const int64_t round = slot / period_;
-    // Every round of period_ slots is shuffled; a dataset's slots in it are numbered, so that its own order is
-    // walked without gaps however the mixture falls.
-    const auto place = static_cast<int64_t>(permutation_at(static_cast<uint64_t>(period_), config_.seed ^ kMixtureKey,
-                                                           static_cast<uint64_t>(round),
-                                                           static_cast<uint64_t>(slot % period_)));
+    // Every round of period_ slots is shuffled; a dataset's slots in it are numbered, so that its
+    // own order is walked without gaps however the mixture falls.
+    const auto place = static_cast<int64_t>(
+        permutation_at(static_cast<uint64_t>(period_), config_.seed ^ kMixtureKey,
+                       static_cast<uint64_t>(round), static_cast<uint64_t>(slot % period_)));
     size_t d = 0;
     while (place >= datasets_[d].first_slot + datasets_[d].slots) ++d;
-    add_group(static_cast<int>(d), round * datasets_[d].slots + place - datasets_[d].first_slot, picks);
+    add_group(static_cast<int>(d), round * datasets_[d].slots + place - datasets_[d].first_slot,
+              picks);
   }
   return picks;
 }
@@ -165,19 +175,23 @@ int64_t Sampler::units(int dataset) const {
 }
 
 double Sampler::share(int dataset) const {
-  return static_cast<double>(datasets_.at(static_cast<size_t>(dataset)).slots) / static_cast<double>(period_);
+  return static_cast<double>(datasets_.at(static_cast<size_t>(dataset)).slots) /
+         static_cast<double>(period_);
 }
 
 double Sampler::epochs_at(int dataset, int64_t step) const {
-  const double drawn = static_cast<double>(step * (config_.batch_size / config_.group_size)) * share(dataset);
+  const double drawn =
+      static_cast<double>(step * (config_.batch_size / config_.group_size)) * share(dataset);
   return drawn / static_cast<double>(units(dataset));
 }
 
 std::span<const Pick> rank_share(std::span<const Pick> batch, int rank, int num_ranks) {
-  CONTEXTURE_REQUIRE(num_ranks > 0 && rank >= 0 && rank < num_ranks, "rank ", rank, " of ", num_ranks, ".");
+  CONTEXTURE_REQUIRE(num_ranks > 0 && rank >= 0 && rank < num_ranks, "rank ", rank, " of ",
+                     num_ranks, ".");
   const auto ranks = static_cast<size_t>(num_ranks);
   CONTEXTURE_REQUIRE(!batch.empty() && batch.size() % ranks == 0, "a batch of ", batch.size(),
-                     " examples can't be shared by ", num_ranks, " ranks: make batch_size a multiple of ", num_ranks, ".");
+                     " examples can't be shared by ", num_ranks,
+                     " ranks: make batch_size a multiple of ", num_ranks, ".");
   const size_t each = batch.size() / ranks;
   return batch.subspan(static_cast<size_t>(rank) * each, each);
 }
@@ -185,7 +199,8 @@ std::span<const Pick> rank_share(std::span<const Pick> batch, int rank, int num_
 std::vector<std::pair<int64_t, int64_t>> eval_batches(int64_t n, int64_t batch_size) {
   CONTEXTURE_REQUIRE(batch_size > 0, "batch_size=", batch_size, " must be positive.");
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int64_t begin = 0; begin < n; begin += batch_size) ranges.emplace_back(begin, std::min(n, begin + batch_size));
+  for (int64_t begin = 0; begin < n; begin += batch_size)
+    ranges.emplace_back(begin, std::min(n, begin + batch_size));
   return ranges;
 }
 

@@ -12,7 +12,8 @@ namespace contexture::data {
 namespace {
 
 constexpr std::array<const char*, Tokenizer::kNumControl> kControlPieces = {
-    "<pad>", "<unk>", "<s>", "</s>", "<image>", "<sep>", "<query>", "<document>", "<mask>", "<null>"};
+    "<pad>", "<unk>",   "<s>",        "</s>",   "<image>",
+    "<sep>", "<query>", "<document>", "<mask>", "<null>"};
 
 }  // namespace
 
@@ -42,8 +43,9 @@ Tokenizer Tokenizer::from_bytes(std::string model, const std::string& name) {
   for (int32_t id = 0; id < kNumControl; ++id) {
     const std::string& found = impl->processor.IdToPiece(id);
     const bool reserved = impl->processor.IsControl(id) || impl->processor.IsUnknown(id);
-    CONTEXTURE_DATA_REQUIRE(reserved && found == kControlPieces[static_cast<size_t>(id)], name, ": piece ", id, " is '",
-                            found, "', not the control piece '", kControlPieces[static_cast<size_t>(id)],
+    CONTEXTURE_DATA_REQUIRE(reserved && found == kControlPieces[static_cast<size_t>(id)], name,
+                            ": piece ", id, " is '", found, "', not the control piece '",
+                            kControlPieces[static_cast<size_t>(id)],
                             "'. This model was not trained with `contexture tokenizer train`.");
   }
   impl->model = std::move(model);
@@ -73,8 +75,8 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
   std::vector<int> visible;
   visible.reserve(ids.size());
   for (const int32_t id : ids) {
-    CONTEXTURE_REQUIRE(id >= 0 && id < vocab_size(), "token id ", id, " is outside the vocabulary of ", vocab_size(),
-                       " pieces.");
+    CONTEXTURE_REQUIRE(id >= 0 && id < vocab_size(), "token id ", id,
+                       " is outside the vocabulary of ", vocab_size(), " pieces.");
     if (!is_control(id)) visible.push_back(id);
   }
   std::string text;
@@ -86,8 +88,8 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
 int64_t Tokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }
 
 std::string Tokenizer::piece(int32_t id) const {
-  CONTEXTURE_REQUIRE(id >= 0 && id < vocab_size(), "token id ", id, " is outside the vocabulary of ", vocab_size(),
-                     " pieces.");
+  CONTEXTURE_REQUIRE(id >= 0 && id < vocab_size(), "token id ", id,
+                     " is outside the vocabulary of ", vocab_size(), " pieces.");
   return impl_->processor.IdToPiece(id);
 }
 

@@ -25,12 +25,13 @@ class Lines : public sentencepiece::SentenceIterator {
 };
 
 std::string counts(const TokenizerTrainReport& report) {
-  return concat(report.lines_used, " lines used, ", report.lines_empty, " empty, ", report.lines_too_long,
-                " longer than max_line_bytes, ", report.lines_with_nul, " with a NUL byte, ", report.lines_not_utf8,
-                " not UTF-8");
+  return concat(report.lines_used, " lines used, ", report.lines_empty, " empty, ",
+                report.lines_too_long, " longer than max_line_bytes, ", report.lines_with_nul,
+                " with a NUL byte, ", report.lines_not_utf8, " not UTF-8");
 }
 
-std::vector<std::string> usable(const std::vector<std::string>& lines, const TokenizerTrainOptions& options,
+std::vector<std::string> usable(const std::vector<std::string>& lines,
+                                const TokenizerTrainOptions& options,
                                 TokenizerTrainReport& report) {
   std::vector<std::string> kept;
   for (const std::string& line : lines) {
@@ -53,13 +54,15 @@ std::vector<std::string> usable(const std::vector<std::string>& lines, const Tok
 void check_options(const TokenizerTrainOptions& options) {
   CONTEXTURE_USAGE_REQUIRE(options.model_type == "bpe" || options.model_type == "unigram",
                            "model_type=", options.model_type, " is neither bpe nor unigram.");
-  CONTEXTURE_USAGE_REQUIRE(options.normalization == "nmt_nfkc" || options.normalization == "identity",
-                           "normalization=", options.normalization, " is neither nmt_nfkc nor identity.");
+  CONTEXTURE_USAGE_REQUIRE(
+      options.normalization == "nmt_nfkc" || options.normalization == "identity",
+      "normalization=", options.normalization, " is neither nmt_nfkc nor identity.");
   CONTEXTURE_USAGE_REQUIRE(options.character_coverage > 0.9 && options.character_coverage <= 1.0,
-                           "character_coverage=", options.character_coverage, " is outside (0.9, 1].");
+                           "character_coverage=", options.character_coverage,
+                           " is outside (0.9, 1].");
   constexpr int64_t kLeast = Tokenizer::kNumControl + 256 + 1;
-  CONTEXTURE_USAGE_REQUIRE(options.vocab_size >= kLeast && options.vocab_size <= 1'000'000, "vocab_size=",
-                           options.vocab_size, " is outside ", kLeast,
+  CONTEXTURE_USAGE_REQUIRE(options.vocab_size >= kLeast && options.vocab_size <= 1'000'000,
+                           "vocab_size=", options.vocab_size, " is outside ", kLeast,
                            " .. 1000000: 10 control pieces and 256 byte pieces are always there.");
   CONTEXTURE_USAGE_REQUIRE(options.max_line_bytes > 0 && options.num_threads > 0,
                            "max_line_bytes and num_threads must be positive.");
@@ -69,13 +72,15 @@ std::string yes_no(bool yes) { return yes ? "true" : "false"; }
 
 }  // namespace
 
-TokenizerTrainReport Tokenizer::train(const std::vector<std::string>& lines, const std::string& model_path,
+TokenizerTrainReport Tokenizer::train(const std::vector<std::string>& lines,
+                                      const std::string& model_path,
                                       const TokenizerTrainOptions& options) {
   check_options(options);
   TokenizerTrainReport report;
   const std::vector<std::string> kept = usable(lines, options, report);
-  CONTEXTURE_DATA_REQUIRE(!kept.empty(), "nothing to train a tokenizer on: ", counts(report),
-                          report.lines_too_long > 0 ? ". Raise max_line_bytes, or break the lines up." : ".");
+  CONTEXTURE_DATA_REQUIRE(
+      !kept.empty(), "nothing to train a tokenizer on: ", counts(report),
+      report.lines_too_long > 0 ? ". Raise max_line_bytes, or break the lines up." : ".");
   const bool keep = options.normalization == "identity";
   const std::unordered_map<std::string, std::string> arguments = {
       {"model_type", options.model_type},
@@ -98,13 +103,15 @@ TokenizerTrainReport Tokenizer::train(const std::vector<std::string>& lines, con
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(arguments, &iterator, &model);
   if (!status.ok()) {
-    // "./src/trainer_interface.cc(660) [condition] Vocabulary size too high ...": the sentence is what helps.
+    // "./src/trainer_interface.cc(660) [condition] Vocabulary size too high ...": the sentence is
+    // what helps.
     std::string reason = status.message();
-    if (const size_t place = reason.rfind("] "); place != std::string::npos) reason = reason.substr(place + 2);
+    if (const size_t place = reason.rfind("] "); place != std::string::npos)
+      reason = reason.substr(place + 2);
     while (!reason.empty() && (reason.back() == '.' || reason.back() == '\n')) reason.pop_back();
     const bool too_large = reason.find("too high") != std::string::npos;
-    throw DataError(concat("the tokenizer can't be trained with vocab_size=", options.vocab_size, " on this text (",
-                           counts(report), "): ", reason,
+    throw DataError(concat("the tokenizer can't be trained with vocab_size=", options.vocab_size,
+                           " on this text (", counts(report), "): ", reason,
                            too_large ? ". Lower vocab_size, or give more text."
                                      : ". Raise vocab_size, or lower character_coverage."));
   }
@@ -113,7 +120,8 @@ TokenizerTrainReport Tokenizer::train(const std::vector<std::string>& lines, con
   return report;
 }
 
-TokenizerTrainReport Tokenizer::train_from_file(const std::string& text_file, const std::string& model_path,
+TokenizerTrainReport Tokenizer::train_from_file(const std::string& text_file,
+                                                const std::string& model_path,
                                                 const TokenizerTrainOptions& options) {
   const std::string text = read_file(text_file);
   std::vector<std::string> lines;

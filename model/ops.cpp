@@ -70,8 +70,9 @@ struct RmsNorm : Function<RmsNorm> {
     const auto inverse_N = internal::wide_like(x_ND, {x_ND.size(0)});
     internal::dispatch(x_ND.scalar_type(), [&](auto in) {
       using In = decltype(in);
-      internal::rms_norm_forward<In>(x_ND.size(0), x_ND.size(1), data<In>(x_ND), data<Wide<In>>(gain),
-                                     Wide<In>(eps), data<In>(y_ND), data<Wide<In>>(inverse_N));
+      internal::rms_norm_forward<In>(x_ND.size(0), x_ND.size(1), data<In>(x_ND),
+                                     data<Wide<In>>(gain), Wide<In>(eps), data<In>(y_ND),
+                                     data<Wide<In>>(inverse_N));
     });
     ctx->save_for_backward({x_ND, gain_D, inverse_N});
     return y_ND;
@@ -86,8 +87,9 @@ struct RmsNorm : Function<RmsNorm> {
     if (ctx->needs_input_grad(1)) dgain = at::empty_like(gain);
     internal::dispatch(x_ND.scalar_type(), [&](auto in) {
       using In = decltype(in);
-      internal::rms_norm_backward<In>(x_ND.size(0), x_ND.size(1), data<In>(x_ND), data<Wide<In>>(gain),
-                                      data<Wide<In>>(inverse_N), data<In>(dy_ND), data<In>(dx_ND),
+      internal::rms_norm_backward<In>(x_ND.size(0), x_ND.size(1), data<In>(x_ND),
+                                      data<Wide<In>>(gain), data<Wide<In>>(inverse_N),
+                                      data<In>(dy_ND), data<In>(dx_ND),
                                       data_or_null<Wide<In>>(dgain));
     });
     return {dx_ND, dgain.defined() ? dgain.to(gain_D.scalar_type()) : dgain, at::Tensor()};
@@ -119,7 +121,8 @@ struct SwiGlu : Function<SwiGlu> {
   }
 };
 
-// cos and sin of position * theta^(-2 i / head_width), one table row per position, computed in fp64.
+// cos and sin of position * theta^(-2 i / head_width), one table row per position, computed in
+// fp64.
 struct Angles {
   at::Tensor cos, sin;
 };
@@ -145,21 +148,22 @@ Angles cached_angles(int64_t needed, int64_t half, double theta, at::ScalarType 
   return angles;
 }
 
-at::Tensor turn(const at::Tensor& x_NL, const at::Tensor& row_N, const Angles& angles, int64_t heads,
-                int sign) {
+at::Tensor turn(const at::Tensor& x_NL, const at::Tensor& row_N, const Angles& angles,
+                int64_t heads, int sign) {
   const auto y_NL = at::empty_like(x_NL);
   internal::dispatch(x_NL.scalar_type(), [&](auto in) {
     using In = decltype(in);
     internal::rotary<In>(x_NL.size(0), x_NL.size(1), heads, angles.cos.size(1), data<In>(x_NL),
-                         data<int64_t>(row_N), data<Wide<In>>(angles.cos), data<Wide<In>>(angles.sin),
-                         Wide<In>(sign), data<In>(y_NL));
+                         data<int64_t>(row_N), data<Wide<In>>(angles.cos),
+                         data<Wide<In>>(angles.sin), Wide<In>(sign), data<In>(y_NL));
   });
   return y_NL;
 }
 
 struct Rotary : Function<Rotary> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& position_N,
-                            int64_t heads, int64_t head_width, double theta) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in,
+                            const at::Tensor& position_N, int64_t heads, int64_t head_width,
+                            double theta) {
     constexpr int64_t kMaxCached = 1 << 15;
     const auto x_NL = x_in.contiguous();
     auto row_N = position_N.contiguous();
@@ -197,8 +201,8 @@ at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
 
 at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps) {
   CONTEXTURE_REQUIRE(x_ND.dim() == 2 && gain_D.dim() == 1 && gain_D.size(0) == x_ND.size(1),
-                     "rms_norm: x must be [rows, width] and gain [width]; got ", x_ND.sizes(), " and ",
-                     gain_D.sizes(), ".");
+                     "rms_norm: x must be [rows, width] and gain [width]; got ", x_ND.sizes(),
+                     " and ", gain_D.sizes(), ".");
   if (!internal::is_fused(x_ND)) return reference::rms_norm(x_ND, gain_D, eps);
   return RmsNorm::apply(x_ND, gain_D, eps);
 }

@@ -1,20 +1,24 @@
-// The few operators that decide the trainer's speed. Everything here works on *packed* rows: the tokens
-// of all sequences of a microbatch lie one after another, without padding, and an offset table says where
-// each begins. Each operator is differentiable once, in fp64, fp32 and bf16 (bf16 computes in fp32).
+// The few operators that decide the trainer's speed. Everything here works on *packed* rows: the
+// tokens of all sequences of a microbatch lie one after another, without padding, and an offset
+// table says where each begins. Each operator is differentiable once, in fp64, fp32 and bf16 (bf16
+// computes in fp32).
 //
-// CPU tensors take fused kernels whose results do not depend on the number of threads nor on what else is
-// in the batch: every output row and every gradient row is summed in a fixed order. Other devices, and meta
-// tensors, take the plain ATen composition in `reference`, which is also the oracle of the tests.
+// CPU tensors take fused kernels whose results depend neither on the number of threads nor on what
+// else is in the batch: every output row and every gradient row is summed in a fixed order. (linear
+// is the library's matrix product: there a row's last bit may depend on how many rows are
+// multiplied.) Other devices take the plain ATen composition in `reference`, which is also the
+// oracle of the tests; on meta tensors attention and copy_log_prob only make shapes.
 //
-// N rows (tokens), D model width, H query heads, G key-value heads (H a multiple of G), K head width,
-// S sequences, P segments (runs of key rows). All functions throw UserError on mismatched shapes.
+// N rows (tokens), D model width, H query heads, G key-value heads (H a multiple of G), K head
+// width, S sequences, P segments (runs of key rows). All functions throw UserError on mismatched
+// shapes.
 #pragma once
 #include <ATen/ATen.h>
 
 namespace contexture::model::ops {
 
-// y_NO = x_ND w_OD^T. The weight gradient is a product of its own, so that a pipeline can postpone it.
-// bf16 on a processor without bf16 instructions multiplies in fp32 (ten times faster there).
+// y_NO = x_ND w_OD^T. The weight gradient is a product of its own, so that a pipeline can postpone
+// it. bf16 on a processor without bf16 instructions multiplies in fp32 (ten times faster there).
 at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD);
 
 // x / sqrt(mean(x^2) + eps) * gain, per row.
@@ -23,17 +27,18 @@ at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps
 // silu(gate) * up, where ab_N2F holds gate in its first F columns and up in its last F.
 at::Tensor swiglu(const at::Tensor& ab_N2F);
 
-// Rotary position embedding (RoFormer, arXiv:2104.09864; the half-split layout of GPT-NeoX and Llama) of the
-// first `rotated_heads` heads of x_NL (L = all heads * head_width); the remaining columns are copied.
-// position_N: int64, any device-local positions, may repeat.
+// Rotary position embedding (RoFormer, arXiv:2104.09864; the half-split layout of GPT-NeoX and
+// Llama) of the first `rotated_heads` heads of x_NL (L = all heads * head_width); the remaining
+// columns are copied. position_N: int64, any device-local positions, may repeat.
 at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
                   int64_t head_width, double theta);
 
-// Which key rows each query sequence reads: sequence s owns the query rows [query_begin[s], query_begin[s+1])
-// and reads the segments [segment_begin[s], segment_begin[s+1]), each a run [key_begin[p], key_end[p]) of key
-// rows. Several sequences may read the same rows: that is how one encoded document serves many inputs.
-// Causal: with the segments of a sequence laid end to end (len_k keys, len_q queries), query i sees key j iff
-// j <= i + len_k - len_q. int64 CPU tensors, contiguous.
+// Which key rows each query sequence reads: sequence s owns the query rows [query_begin[s],
+// query_begin[s+1]) and reads the segments [segment_begin[s], segment_begin[s+1]), each a run
+// [key_begin[p], key_end[p]) of key rows. Several sequences may read the same rows: that is how one
+// encoded document serves many inputs. Causal: with the segments of a sequence laid end to end
+// (len_k keys, len_q queries), query i sees key j iff j <= i + len_k - len_q. int64 CPU tensors,
+// contiguous.
 struct Segments {
   at::Tensor query_begin;    // [S + 1]
   at::Tensor segment_begin;  // [S + 1]
@@ -47,31 +52,36 @@ struct Segments {
 // Plain self-attention: sequence s reads exactly its own rows. begin_S1: [S + 1] int64 CPU.
 Segments self_segments(const at::Tensor& begin_S1, bool causal);
 
-// softmax(q k^T * scale + bias) v per sequence and head, scale = 1/sqrt(K); GQA: query head h reads key head
-// h / (H / G). bias_P (optional, fp32 or wider) is added to all logits of segment p, for every head, and gets a
-// gradient (sum over the segment's logits in fp32 or wider). A sequence without any key gives zeros.
-// q_NHK [Nq, H, K], k_MGK and v_MGK [Nk, G, K] may be strided views with a contiguous last dimension
-// (such as slices of one fused qkv projection). Returns [Nq, H, K] contiguous.
+// softmax(q k^T * scale + bias) v per sequence and head, scale = 1/sqrt(K); GQA: query head h reads
+// key head h / (H / G). bias_P (optional, fp32 or wider) is added to all logits of segment p, for
+// every head, and gets a gradient (sum over the segment's logits in fp32 or wider). A sequence
+// without any key gives zeros. q_NHK [Nq, H, K], k_MGK and v_MGK [Nk, G, K] may be strided views
+// with a contiguous last dimension (such as slices of one fused qkv projection). Returns [Nq, H, K]
+// contiguous.
 at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P = {});
 
-// The share of attention each segment receives, averaged over heads and over the sequence's queries: [P], fp32.
-// No gradient. For answers with sources.
-at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const Segments& segments,
-                           const at::Tensor& bias_P = {});
+// The share of attention each segment receives, averaged over heads and over the sequence's
+// queries: [P], fp32. No gradient. For answers with sources.
+at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
+                           const Segments& segments, const at::Tensor& bias_P = {});
 
-// Pointer distribution (See et al., arXiv:1704.04368): log of the attention mass that query row n puts on key rows
-// whose token equals target_N[n]; single head of width C, scale = 1/sqrt(C). q_NC [Nq, C], k_MC [Nk, C], token_M
-// [Nk] int64, target_N [Nq] int64. A row whose segments hold no such token gives -1e30 and no gradient.
-// Result fp32 (fp64 for fp64 inputs).
+// Pointer distribution (See et al., arXiv:1704.04368): log of the attention mass that query row n
+// puts on key rows whose token equals target_N[n]; single head of width C, scale = 1/sqrt(C). q_NC
+// [Nq, C], k_MC [Nk, C], token_M [Nk] int64, target_N [Nq] int64. A row whose segments hold no such
+// token gives -1e30 and no gradient. Result fp32 (fp64 for fp64 inputs).
 at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M, const at::Tensor& target_N);
+                         const at::Tensor& bias_P, const at::Tensor& token_M,
+                         const at::Tensor& target_N);
 
-// The whole pointer distribution over a vocabulary, for decoding: [Nq, vocab], fp32 or fp64. No gradient.
-at::Tensor copy_distribution(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                             const at::Tensor& bias_P, const at::Tensor& token_M, int64_t vocab);
+// The whole pointer distribution over a vocabulary, for decoding: [Nq, vocab], fp32 or fp64. No
+// gradient.
+at::Tensor copy_distribution(const at::Tensor& q_NC, const at::Tensor& k_MC,
+                             const Segments& segments, const at::Tensor& bias_P,
+                             const at::Tensor& token_M, int64_t vocab);
 
-namespace reference {  // plain ATen compositions; any device, autograd of any order; slow and obviously right
+namespace reference {  // plain ATen compositions; any device, autograd of any order; slow and
+                       // obviously right
 at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps);
 at::Tensor swiglu(const at::Tensor& ab_N2F);
 at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
@@ -79,6 +89,7 @@ at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t 
 at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P);
 at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M, const at::Tensor& target_N);
+                         const at::Tensor& bias_P, const at::Tensor& token_M,
+                         const at::Tensor& target_N);
 }  // namespace reference
 }  // namespace contexture::model::ops

@@ -118,7 +118,7 @@ struct Attention : Function<Attention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &bias = saved[3], &out = saved[4];
-    const auto &lse = saved[5];
+    const auto& lse = saved[5];
     const Segments segments = saved_segments(ctx);
     const SegmentsView view(segments, q.size(0), k.size(0));
     const auto dout = grads[0].contiguous();
@@ -205,7 +205,8 @@ struct CopyLogProb : Function<CopyLogProb> {
       dk = at::empty_like(k, at::MemoryFormat::Contiguous);
       return {dq, dk, bias.defined() ? at::empty_like(bias) : at::Tensor(), {}, {}, {}};
     }
-    if (bias.defined() && ctx->needs_input_grad(2)) dbias = at::zeros({view.num_segments}, at::kDouble);
+    if (bias.defined() && ctx->needs_input_grad(2))
+      dbias = at::zeros({view.num_segments}, at::kDouble);
     internal::dispatch(q.scalar_type(), [&](auto in) {
       using In = decltype(in);
       dk = internal::wide_like(k, {k.size(0), round_up(C, kPanel<Wide<In>>)}).zero_();
@@ -290,8 +291,9 @@ at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const S
   return CopyLogProb::apply(q_NC, k_MC, as_optional(bias_P), token_M, target_N, segments);
 }
 
-at::Tensor copy_distribution(const at::Tensor& q_in, const at::Tensor& k_in, const Segments& segments,
-                             const at::Tensor& bias_P, const at::Tensor& token_M, int64_t vocab) {
+at::Tensor copy_distribution(const at::Tensor& q_in, const at::Tensor& k_in,
+                             const Segments& segments, const at::Tensor& bias_P,
+                             const at::Tensor& token_M, int64_t vocab) {
   const at::NoGradGuard no_grad;
   internal::check_pointer(q_in, k_in, segments, bias_P, token_M);
   const auto q = as_vectors(q_in), k = as_vectors(k_in);

@@ -93,7 +93,8 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
       continue;
     }
     auto logits_HQM = at::einsum("qhk,mhk->hqm", {q.slice(0, begin, end), keys}) * scale;
-    if (bias_P.defined()) logits_HQM = logits_HQM + gather_bias(bias_P, view, s).to(q.scalar_type());
+    if (bias_P.defined())
+      logits_HQM = logits_HQM + gather_bias(bias_P, view, s).to(q.scalar_type());
     at::Tensor mask;
     if (segments.causal) {
       mask = hidden(end - begin, keys.size(0), q.device());
@@ -128,8 +129,8 @@ at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const S
     }
     auto logits = at::matmul(q.slice(0, begin, end), keys.t()) * scale;
     if (bias_P.defined()) logits = logits + gather_bias(bias_P, view, s).to(q.scalar_type());
-    auto match = target_N.slice(0, begin, end).unsqueeze(1) ==
-                 gather_keys(token_M, view, s).unsqueeze(0);
+    auto match =
+        target_N.slice(0, begin, end).unsqueeze(1) == gather_keys(token_M, view, s).unsqueeze(0);
     if (segments.causal) {
       const auto mask = hidden(end - begin, keys.size(0), q.device());
       logits = logits.masked_fill(mask, -1e30);

@@ -127,6 +127,7 @@ Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
       parts.push_back(pooled_plain(without));
       places.push_back(without);
     }
+    if (parts.empty()) return {at::zeros({0, config_.embedding_width}, states_ND.options().dtype(wide))};
     pooled_SE = parts.size() == 1 ? parts[0] : at::cat(parts).index_select(0, at::cat(places).argsort());
   }
   pooled_SE = pooled_SE.to(wide);

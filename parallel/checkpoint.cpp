@@ -23,7 +23,57 @@ std::string file_checksum(const fs::path& path) {
   return sha256_hex(file.bytes());
 }
 
+// "" when the file is as the manifest says, else what is wrong with it.
+std::string problem_with(const fs::path& checkpoint, const std::string& name, const Json& about) {
+  std::error_code error;
+  const auto bytes = fs::file_size(checkpoint / name, error);
+  if (error) return name + " is missing";
+  if (bytes != about.at("bytes").get<uint64_t>()) {
+    return concat(name, " has ", bytes, " bytes, not ", about.at("bytes").get<uint64_t>());
+  }
+  if (file_checksum(checkpoint / name) == about.at("sha256").get<std::string>()) return "";
+  return name + " is damaged: its checksum differs from the manifest's";
+}
+
 }  // namespace
+
+Json read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "manifest.json";
+  const std::string where = path.string();
+  CONTEXTURE_DATA_REQUIRE(fs::exists(path), checkpoint.string(), " is no complete checkpoint: manifest.json is missing. ",
+                          "Use an earlier step-* folder.");
+  Json manifest = read_json_file(where);
+  CONTEXTURE_DATA_REQUIRE(manifest.is_object() && manifest.contains("format") && manifest["format"] == "contexture-checkpoint",
+                          where, " is not a checkpoint's manifest");
+  CONTEXTURE_DATA_REQUIRE(json_get<int>(manifest, "version", where) <= kFormatVersion, where, " has version ",
+                          manifest["version"].dump(), ", newer than this program's ", kFormatVersion, ". Update the program.");
+  json_get<int64_t>(manifest, "step", where);
+  CONTEXTURE_DATA_REQUIRE(manifest.contains("files") && manifest["files"].is_object(), where, " lists no files");
+  for (const auto& [name, about] : manifest["files"].items()) {
+    CONTEXTURE_DATA_REQUIRE(fs::path(name).filename() == name && name != "." && name != "..", where, " lists '", name,
+                            "', which is no plain file name");
+    json_get<uint64_t>(about, "bytes", where + ": " + name);
+    json_get<std::string>(about, "sha256", where + ": " + name);
+  }
+  return manifest;
+}
+
+std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
+  const Json manifest = read_manifest(checkpoint);
+  std::vector<std::string> problems;
+  for (const auto& [name, about] : manifest["files"].items()) {
+    std::string problem = problem_with(checkpoint, name, about);
+    if (problem.empty() && fs::path(name).extension() == ".safetensors") {
+      try {
+        const SafetensorsReader reader(checkpoint / name);
+      } catch (const DataError& error) {
+        problem = error.what();
+      }
+    }
+    if (!problem.empty()) problems.push_back(problem);
+  }
+  return problems;
+}
 
 void write_tensors(const fs::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
   SafetensorsWriter writer(metadata);
@@ -82,12 +132,11 @@ std::vector<int64_t> list_checkpoints(const fs::path& folder) {
   if (!fs::is_directory(folder)) return steps;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("step-", 0) != 0 || name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() < 6) continue;
-    const fs::path manifest = entry.path() / "manifest.json";
-    if (!fs::exists(manifest)) continue;
+    if (name.rfind("step-", 0) != 0 || name.size() < 6 || name.size() > 20) continue;
+    if (name.find_first_not_of("0123456789", 5) != std::string::npos || !fs::exists(entry.path() / "manifest.json")) continue;
     bool whole = true;
-    const Json json = read_json_file(manifest.string());
-    for (const auto& [file, about] : json.at("files").items()) {
+    const Json manifest = read_manifest(entry.path());
+    for (const auto& [file, about] : manifest["files"].items()) {
       std::error_code error;
       const auto size = fs::file_size(entry.path() / file, error);
       whole = whole && !error && size == about.at("bytes").get<uint64_t>();
@@ -99,23 +148,14 @@ std::vector<int64_t> list_checkpoints(const fs::path& folder) {
 }
 
 Checkpoint load_checkpoint(const fs::path& path, const std::vector<std::string>& only) {
-  const fs::path manifest_path = path / "manifest.json";
-  CONTEXTURE_DATA_REQUIRE(fs::exists(manifest_path), path.string(), " is no complete checkpoint: manifest.json is missing. ",
-                          "Use an earlier step-* folder.");
-  const Json manifest = read_json_file(manifest_path.string());
-  const std::string where = manifest_path.string();
-  CONTEXTURE_DATA_REQUIRE(manifest.value("format", "") == "contexture-checkpoint", where, " is not a checkpoint's manifest");
-  CONTEXTURE_DATA_REQUIRE(json_get<int>(manifest, "version", where) <= kFormatVersion, where, " has version ",
-                          manifest["version"].dump(), ", newer than this program's ", kFormatVersion, ". Update the program.");
+  const Json manifest = read_manifest(path);
   Checkpoint checkpoint;
-  checkpoint.step = json_get<int64_t>(manifest, "step", where);
-  CONTEXTURE_DATA_REQUIRE(manifest.contains("files") && manifest["files"].is_object(), where, " lists no files");
+  checkpoint.step = manifest["step"].get<int64_t>();
   for (const auto& [name, about] : manifest["files"].items()) {
     const std::string stem = fs::path(name).stem().string();
     if (!only.empty() && name != "state.json" && std::find(only.begin(), only.end(), stem) == only.end()) continue;
-    CONTEXTURE_DATA_REQUIRE(fs::exists(path / name), path.string(), ": ", name, " is missing");
-    CONTEXTURE_DATA_REQUIRE(file_checksum(path / name) == json_get<std::string>(about, "sha256", where), path.string(), ": ", name,
-                            " is damaged (its checksum differs from the manifest's). Use an earlier step-* folder.");
+    const std::string problem = problem_with(path, name, about);
+    CONTEXTURE_DATA_REQUIRE(problem.empty(), path.string(), ": ", problem, ". Use an earlier step-* folder.");
     if (name == "state.json") {
       checkpoint.state = read_json_file((path / name).string());
     } else {

@@ -33,6 +33,13 @@ std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 // only: files to read; empty: all.
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint, const std::vector<std::string>& only = {});
 
+// The manifest of a checkpoint, checked in form: {"step", "files": {name: {"bytes", "sha256"}}}. Throws DataError.
+Json read_manifest(const std::filesystem::path& checkpoint);
+
+// Reads every byte of a checkpoint and lists what is wrong with it, one line a file; empty: it is whole. Throws DataError
+// only when the manifest itself is missing or damaged.
+std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint);
+
 // The path of a step's checkpoint, whether it exists or not.
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64_t step);
 

@@ -31,6 +31,25 @@ CardFile parse_file(const Json& card, const std::string& key, const std::string&
 
 }  // namespace
 
+const char* metric_name(Metric metric) {
+  switch (metric) {
+    case Metric::kInnerProduct:
+      return "inner_product";
+    case Metric::kCosine:
+      return "cosine";
+    case Metric::kL2:
+      return "l2";
+  }
+  return "";
+}
+
+Metric parse_metric(const std::string& name) {
+  for (const Metric metric : {Metric::kInnerProduct, Metric::kCosine, Metric::kL2}) {
+    if (name == metric_name(metric)) return metric;
+  }
+  throw UsageError(concat("Unknown metric '", name, "'. Use inner_product, cosine or l2."));
+}
+
 std::string card_text(const IndexCard& card) {
   const Json json = {{"format", kFormat},
                      {"version", kIndexFormatVersion},

@@ -38,25 +38,6 @@ int64_t count_rows(std::span<const float> vectors, int64_t dim, const char* what
 
 }  // namespace
 
-const char* metric_name(Metric metric) {
-  switch (metric) {
-    case Metric::kInnerProduct:
-      return "inner_product";
-    case Metric::kCosine:
-      return "cosine";
-    case Metric::kL2:
-      return "l2";
-  }
-  return "";
-}
-
-Metric parse_metric(const std::string& name) {
-  for (const Metric metric : {Metric::kInnerProduct, Metric::kCosine, Metric::kL2}) {
-    if (name == metric_name(metric)) return metric;
-  }
-  throw UsageError(concat("Unknown metric '", name, "'. Use inner_product, cosine or l2."));
-}
-
 Index::Index(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Index::Index(Index&&) noexcept = default;
 Index& Index::operator=(Index&&) noexcept = default;
@@ -174,7 +155,9 @@ std::vector<Ranking> Index::search(std::span<const float> queries, int64_t k) co
   std::vector<Ranking> rankings(n);
   if (size() == 0) return rankings;
   const auto candidates = state_->store->candidates(prepared, k);
-  internal::parallel_for(n, [&](int64_t q) {
+  int64_t num_pairs = 0;
+  for (const auto& rows : candidates) num_pairs += static_cast<int64_t>(rows.size());
+  internal::parallel_for(n, num_pairs * dim, [&](int64_t q) {
     Ranking& ranking = rankings[q];
     ranking.reserve(candidates[q].size());
     std::vector<float> buffer(dim);

@@ -49,6 +49,8 @@ void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
   } else {
     index_->rebuild(floats(vectors_UE), "");
   }
+  // Training the index anew on its own decoded vectors would give another index than the one that a checkpoint saw.
+  vectors_UE_ = index_->built_factory() == "Flat" ? at::Tensor() : vectors_UE;
   refreshed_at_ = step;
 }
 
@@ -89,13 +91,17 @@ bool Retriever::after_step(int64_t step) {
 void Retriever::update(int64_t row) {
   const at::Tensor vector = to_float(model_->embed("doc", {&documents_->sequence(row)}));
   index_->replace(std::span<const int64_t>(&row, 1), floats(vector));
+  if (vectors_UE_.defined()) vectors_UE_.select(0, row).copy_(vector[0]);
 }
 
 Retriever::State Retriever::state() const {
   State state;
   state.refreshed_at = refreshed_at_;
-  std::vector<float> vectors = index_->vectors();
-  state.vectors_UE = at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
+  state.vectors_UE = vectors_UE_;
+  if (!state.vectors_UE.defined()) {
+    const std::vector<float> vectors = index_->vectors();
+    state.vectors_UE = at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
+  }
   state.pending_since = pending_since_;
   if (pending_since_) {
     for (const auto& p : snapshot_->parameters().all()) state.pending[p->name] = p->value.detach();

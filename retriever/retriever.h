@@ -78,6 +78,7 @@ class Retriever {
   const Documents* documents_;
   const model::Model* model_;
   std::unique_ptr<Index> index_;
+  at::Tensor vectors_UE_;  // what index_ was made from, where it keeps less than that (a compressing factory); else undefined
   int64_t refreshed_at_ = 0;
   std::optional<int64_t> pending_since_;
   std::unique_ptr<model::Model> snapshot_;

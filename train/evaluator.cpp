@@ -198,7 +198,8 @@ Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
   return card;
 }
 
-double Evaluator::edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked) const {
+double Evaluator::edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked,
+                              Json* shown) const {
   // One fact type is edited in all documents at a time: every question is about a document with a single change.
   std::map<std::string, std::vector<const data::Example*>> by_type;
   for (const data::Example* e : examples) {
@@ -219,6 +220,8 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     const std::vector<std::string> pool(distinct.begin(), distinct.end());
     std::map<int64_t, std::vector<std::string>> expected;
     std::vector<std::pair<int64_t, data::Document>> originals;
+    const std::vector<const data::Example*> first(questions.begin(), questions.begin() + std::min<size_t>(shown != nullptr ? 1 : 0, questions.size()));
+    const std::vector<Answered> before = answer(set, first, Reading::kRetrieved);
     for (const auto& [row, old] : values) {
       data::Document document = corpus_->document(row);
       std::vector<data::Swap> swaps;
@@ -247,8 +250,15 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
       if (expected.count(corpus_->row_of(e->documents[0])) != 0) asked_now.push_back(e);
     }
     for (const Answered& a : answer(set, asked_now, Reading::kRetrieved)) {
-      followed += eval::exact_match(a.answer, expected.at(corpus_->row_of(a.example->documents[0]))) > 0 ? 1 : 0;
+      const int64_t row = corpus_->row_of(a.example->documents[0]);
+      const bool follows = eval::exact_match(a.answer, expected.at(row)) > 0;
+      followed += follows ? 1 : 0;
       *asked += 1;
+      if (before.empty() || a.example != before[0].example) continue;
+      Json card{{"question", a.example->question}, {"fact_before", values.at(row)[0]}, {"fact_after", expected.at(row)[0]},
+                {"answer_before", before[0].answer}, {"answer_after", a.answer}, {"followed", follows}};
+      if (const auto picture = set.picture(*a.example)) card["query_image"] = data_uri(*picture);
+      shown->push_back(card);
     }
     for (auto& [row, original] : originals) {
       corpus_->edit(row, std::move(original));

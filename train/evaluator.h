@@ -38,7 +38,8 @@ class Evaluator {
 
   // Share (percent) of questions whose answer equals the new value after their document was edited and re-indexed.
   // Documents and index are restored. Only examples whose document lists facts of the question's type count.
-  double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked) const;
+  // shown: cards of some edits for samples.json (docs/formats/metrics.md); may be null.
+  double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked, Json* shown) const;
 
  private:
   std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;

@@ -42,7 +42,7 @@ void Session::make_retriever() {
 }
 
 std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std::string>& overrides, data::BadRecords& bad,
-                                  int64_t step) {
+                                  int64_t step, bool with_index) {
   const fs::path resolved = run_dir / "config.resolved.json";
   CONTEXTURE_DATA_REQUIRE(fs::exists(resolved), run_dir.string(), " is no run: config.resolved.json is missing.");
   RunConfig config;
@@ -53,11 +53,11 @@ std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std
   CONTEXTURE_DATA_REQUIRE(!steps.empty(), run_dir.string(), " has no complete checkpoint yet.");
   const int64_t chosen = step < 0 ? steps.back() : step;
   const parallel::Checkpoint checkpoint =
-      parallel::load_checkpoint(parallel::checkpoint_path(run_dir / "checkpoints", chosen), {"model", "retriever"});
+      parallel::load_checkpoint(parallel::checkpoint_path(run_dir / "checkpoints", chosen), {"model"});
   apply_threads(config.run);
   auto session = std::make_unique<Session>(config, bad);
   load_parameters(session->model().parameters(), checkpoint.files.at("model"));
-  session->make_retriever();
+  if (with_index) session->make_retriever();
   return session;
 }
 

@@ -38,10 +38,11 @@ class Session {
   std::unique_ptr<ExampleEncoder> encoder_;
 };
 
-// Opens a finished or stopped run for use: its config, and the weights and index vectors of a checkpoint (step -1: the
-// newest complete one). Settings in `overrides` ("eval.documents=4") come on top. Throws DataError when there is none.
+// Opens a finished or stopped run for use: its config, the weights of a checkpoint (step -1: the newest complete one), and
+// the corpus indexed anew with these weights, unless with_index is false. Settings in `overrides` ("eval.documents=4")
+// come on top. Throws DataError when there is none.
 std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides,
-                                  data::BadRecords& bad, int64_t step = -1);
+                                  data::BadRecords& bad, int64_t step = -1, bool with_index = true);
 
 // The retriever's part of a checkpoint, out and in.
 void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);

@@ -32,15 +32,23 @@ Lookup look_up(const RunConfig& config, const model::Model& model, const retriev
   return out;
 }
 
-std::vector<model::Microbatch> assemble(const RunConfig& config, const retriever::Documents& documents,
-                                        const PreparedStep& step, const Lookup& lookup,
-                                        std::vector<std::vector<int64_t>>* rows_of_microbatch) {
+double recall_at_1(const PreparedStep& step, const Lookup& lookup) {
+  int64_t hits = 0;
+  for (size_t i = 0; i < step.inputs.size(); ++i) {
+    if (lookup.rankings[i].empty()) continue;
+    const auto& gold = step.inputs[i].gold;
+    hits += std::find(gold.begin(), gold.end(), lookup.rankings[i][0].row) != gold.end() ? 1 : 0;
+  }
+  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(1, step.inputs.size()));
+}
+
+Assembled assemble(const RunConfig& config, const retriever::Documents& documents, const PreparedStep& step, const Lookup& lookup) {
   const size_t count = static_cast<size_t>(config.train.microbatches);
   const size_t each = step.inputs.size() / count;
   int64_t target_tokens = 0;
   for (const PreparedInput& input : step.inputs) target_tokens += static_cast<int64_t>(input.target.size());
-  std::vector<model::Microbatch> out(count);
-  rows_of_microbatch->assign(count, {});
+  Assembled assembled{std::vector<model::Microbatch>(count), std::vector<std::vector<int64_t>>(count)};
+  std::vector<model::Microbatch>& out = assembled.batches;
   for (size_t m = 0; m < count; ++m) {
     std::map<int64_t, int32_t> place;
     for (size_t i = m * each; i < (m + 1) * each; ++i) {
@@ -51,7 +59,7 @@ std::vector<model::Microbatch> assemble(const RunConfig& config, const retriever
         if (fresh) {
           const auto edited = step.edited.find(row);
           out[m].documents.push_back(edited != step.edited.end() ? edited->second : documents.sequence(row));
-          (*rows_of_microbatch)[m].push_back(row);
+          assembled.rows[m].push_back(row);
         }
         input.documents.push_back(it->second);
       }
@@ -64,7 +72,7 @@ std::vector<model::Microbatch> assemble(const RunConfig& config, const retriever
     out[m].global_target_tokens = std::max<int64_t>(1, target_tokens);
     out[m].attentive_weight = config.retriever.frozen ? 0.0 : config.retriever.attentive_weight;
   }
-  return out;
+  return assembled;
 }
 
 namespace {
@@ -155,12 +163,11 @@ ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step,
 }  // namespace
 
 StepStats forward_backward(const RunConfig& config, const model::Model& model, const parallel::Executor& executor,
-                           const retriever::Documents& documents, const PreparedStep& step, const Lookup& lookup) {
+                           const PreparedStep& step, const Assembled& assembled) {
   StepStats stats;
-  std::vector<std::vector<int64_t>> rows;
-  const std::vector<model::Microbatch> batches = assemble(config, documents, step, lookup, &rows);
+  const auto& [batches, rows] = assembled;
   const bool contrastive = config.retriever.contrastive_weight > 0 && !config.retriever.frozen &&
-                           std::any_of(batches.begin(), batches.end(), [](const auto& b) { return !b.documents.empty(); });
+                           std::any_of(batches.begin(), batches.end(), [](const model::Microbatch& b) { return !b.documents.empty(); });
   ContrastiveGradients gradients;
   if (contrastive && batches.size() > 1) {
     std::vector<at::Tensor> query, doc;
@@ -195,13 +202,6 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, c
     for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
   }
   stats.contrastive = gradients.loss;
-  int64_t hits = 0;
-  for (size_t i = 0; i < step.inputs.size(); ++i) {
-    if (lookup.rankings[i].empty()) continue;
-    const auto& gold = step.inputs[i].gold;
-    hits += std::find(gold.begin(), gold.end(), lookup.rankings[i][0].row) != gold.end() ? 1 : 0;
-  }
-  stats.recall_at_1 = static_cast<double>(hits) / static_cast<double>(std::max<size_t>(1, step.inputs.size()));
   return stats;
 }
 

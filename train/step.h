@@ -22,21 +22,25 @@ struct StepStats {
   int64_t slots = 0;         // documents read, counted once per input
   int64_t distinct = 0;      // documents encoded
   double flops = 0.0;        // model floating point operations, forward and backward, of what was executed
-  double recall_at_1 = 0.0;  // of the training queries, against the index as last refreshed
 };
 
 // Retrieves for every input (and puts a gold document first where config.retriever.gold says so).
 Lookup look_up(const RunConfig& config, const model::Model& model, const retriever::Retriever& retriever,
                const PreparedStep& step);
 
-// Cuts a step into microbatches of equal numbers of inputs; within one, every distinct document stands once, then the
-// pictures of its pairs. rows_of_microbatch: the corpus rows of the former.
-std::vector<model::Microbatch> assemble(const RunConfig& config, const retriever::Documents& documents,
-                                        const PreparedStep& step, const Lookup& lookup,
-                                        std::vector<std::vector<int64_t>>* rows_of_microbatch);
+// The share of inputs whose best-ranked document is a gold one.
+double recall_at_1(const PreparedStep& step, const Lookup& lookup);
+
+// A step cut into microbatches of equal numbers of inputs. Within one, every distinct document stands once (rows: which of
+// the corpus), and after these the pictures of its pairs.
+struct Assembled {
+  std::vector<model::Microbatch> batches;
+  std::vector<std::vector<int64_t>> rows;
+};
+Assembled assemble(const RunConfig& config, const retriever::Documents& documents, const PreparedStep& step, const Lookup& lookup);
 
 // Adds the gradients of the whole step to Parameter::grad. The result does not depend on how the step is cut.
 StepStats forward_backward(const RunConfig& config, const model::Model& model, const parallel::Executor& executor,
-                           const retriever::Documents& documents, const PreparedStep& step, const Lookup& lookup);
+                           const PreparedStep& step, const Assembled& assembled);
 
 }  // namespace contexture::train

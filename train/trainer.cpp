@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
+#include <fstream>
 
 #include "core/config.h"
 #include "core/files.h"
@@ -27,6 +29,21 @@ void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
                      ": loss ", stats.loss, ", contrastive ", stats.contrastive, ", gradient norm ", grad_norm,
                      ". Nothing was updated. Lower optimizer.rate, raise optimizer.warmup_steps, or resume from the last "
                      "checkpoint with other data.");
+}
+
+Json about_this_machine(const RunConfig& config) {
+  std::string machine = "unknown processor";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    machine = line.substr(line.find(':') + 2);
+    break;
+  }
+  const std::time_t now = std::time(nullptr);
+  char started[32];
+  std::strftime(started, sizeof started, "%Y-%m-%d %H:%M", std::localtime(&now));
+  return {{"version", CONTEXTURE_VERSION}, {"machine", machine}, {"device", concat("CPU, ", at::get_num_threads(), " threads")},
+          {"precision", at::toString(precision_of(config.train.precision))}, {"started", started}};
 }
 
 std::set<std::string> recomputed_blocks(const std::vector<std::string>& prefixes, const parallel::BlockList& blocks) {
@@ -74,6 +91,7 @@ Trainer::Trainer(const RunConfig& config, bool resume)
   executor_ = std::make_unique<parallel::Executor>(session_->model().blocks(),
                                                    recomputed_blocks(config_.train.recompute, session_->model().blocks()));
   folder_->write_config(to_json(config_));
+  write_file_atomic(folder_->file("run.json"), about_this_machine(config_).dump(1));
   write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
   const std::vector<int64_t> steps = resume ? parallel::list_checkpoints(folder_->checkpoints_path()) : std::vector<int64_t>();
   session_->make_retriever();
@@ -116,7 +134,8 @@ TrainResult Trainer::run() {
     const double wait = now_s() - start;
     const Lookup lookup = look_up(config_, session_->model(), session_->retriever(), prepared);
     session_->model().parameters().zero_grad();
-    const StepStats stats = forward_backward(config_, session_->model(), *executor_, session_->documents(), prepared, lookup);
+    const StepStats stats = forward_backward(config_, session_->model(), *executor_, prepared,
+                                             assemble(config_, session_->documents(), prepared, lookup));
     const double grad_norm = optimizer_->clip();
     require_finite(stats, grad_norm, step_ + 1);  // before anything moves
     const double rate = rate_at(config_.optimizer, step_, config_.train.steps);
@@ -126,7 +145,7 @@ TrainResult Trainer::run() {
     const double seconds = now_s() - start;
     result.seconds += seconds;
     examples += static_cast<int64_t>(prepared.inputs.size());
-    log_step(step_, stats, rate, grad_norm, seconds, wait);
+    log_step(step_, stats, recall_at_1(prepared, lookup), rate, grad_norm, seconds, wait);
     progress.update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
 
     if (due(config_.eval.every, step_) && dev_) evaluate(step_);
@@ -142,14 +161,15 @@ TrainResult Trainer::run() {
   return result;
 }
 
-void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s) {
+void Trainer::log_step(int64_t step, const StepStats& stats, double recall, double rate, double grad_norm, double seconds,
+                       double wait_s) {
   static const double kPeak = measure_peak_flops(session_->model().dtype());
   train_s_ += seconds;
   const auto per_s = [&](double amount) { return amount / seconds; };
   const Json record{{"step", step},
                     {"loss", stats.loss},
                     {"contrastive", stats.contrastive},
-                    {"recall_at_1", stats.recall_at_1},
+                    {"recall_at_1", recall},
                     {"lr", rate},
                     {"grad_norm", grad_norm},
                     {"seconds", seconds},
@@ -168,7 +188,7 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
   if (!due(config_.train.log_every, step)) return;
   log::info("step: {}  loss: {:.4f}  contrastive: {:.4f}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: {:.2e}  examples/s: {:.1f}  "
             "tokens/s: {:.0f}  mfu: {:.1f}%",
-            step, stats.loss, stats.contrastive, stats.recall_at_1, grad_norm, rate,
+            step, stats.loss, stats.contrastive, recall, grad_norm, rate,
             per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)), 100 * per_s(stats.flops) / kPeak);
 }
 
@@ -189,6 +209,8 @@ void Trainer::evaluate(int64_t step) {
 }
 
 void Trainer::save(int64_t step) {
+  // Nothing has changed since: writing it anew would only put the one complete checkpoint at risk.
+  if (step == saved_step_) return;
   parallel::Checkpoint checkpoint;
   checkpoint.step = step;
   optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"]);
@@ -197,6 +219,7 @@ void Trainer::save(int64_t step) {
   checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
   checkpoint.state["train_s"] = train_s_;
   parallel::save_checkpoint(folder_->checkpoints_path(), checkpoint);
+  saved_step_ = step;
   metrics_->sync();
   parallel::prune_checkpoints(folder_->checkpoints_path(), config_.checkpoint.keep_last,
                               config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
@@ -209,7 +232,7 @@ void Trainer::load(int64_t step) {
   best_score_ = json_get<double>(checkpoint.state.at("best"), "score", "state.json");
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
-  step_ = checkpoint.step;
+  step_ = saved_step_ = checkpoint.step;
 }
 
 }  // namespace contexture::train

@@ -33,7 +33,8 @@ class Trainer {
   void save(int64_t step);
   void load(int64_t step);
   void evaluate(int64_t step);
-  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s);
+  void log_step(int64_t step, const StepStats& stats, double recall, double rate, double grad_norm, double seconds,
+                double wait_s);
 
   RunConfig config_;
   std::unique_ptr<RunFolder> folder_;
@@ -46,6 +47,7 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<eval::TensorBoardWriter> board_;
   int64_t step_ = 0;
+  int64_t saved_step_ = -1;  // of the newest checkpoint
   double best_score_ = -1.0;
   int64_t best_step_ = -1;
   double train_s_ = 0.0;  // over all processes of the run

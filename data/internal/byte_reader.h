@@ -26,7 +26,8 @@ inline uint64_t read_uint(Bytes bytes, uint64_t at, int width, bool big_endian) 
 }
 
 inline bool has_text(Bytes bytes, uint64_t at, std::string_view text) {
-  return holds(bytes, at, text.size()) && std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
+  return holds(bytes, at, text.size()) &&
+         std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
 }
 
 }  // namespace contexture::data::internal

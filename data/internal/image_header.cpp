@@ -22,7 +22,8 @@ void read_png(Bytes bytes, ImageHeader& header) {
     const uint64_t length = read_uint(bytes, at, 4, true);
     if (!holds(bytes, at + 8, length + 4)) break;
     if (has_text(bytes, at + 4, "IEND")) return;
-    if (has_text(bytes, at + 4, "eXIf")) header.orientation = exif_orientation(bytes.subspan(at + 8, length));
+    if (has_text(bytes, at + 4, "eXIf"))
+      header.orientation = exif_orientation(bytes.subspan(at + 8, length));
     if (has_text(bytes, at + 4, "tRNS") && (color_type == 0 || color_type == 2)) {
       const uint64_t channels = color_type == 0 ? 1 : 3;
       header.has_key = length >= 2 * channels;
@@ -84,7 +85,8 @@ void read_jpeg(Bytes bytes, ImageHeader& header) {
 
 void read_webp(Bytes bytes, ImageHeader& header) {
   const uint64_t riff = read_uint(bytes, 4, 4, false);
-  if (!holds(bytes, 8, riff)) header.damage = "the WebP is cut off (fewer bytes than its header says)";
+  if (!holds(bytes, 8, riff))
+    header.damage = "the WebP is cut off (fewer bytes than its header says)";
   const uint64_t end = std::min<uint64_t>(bytes.size(), 8 + riff);
   for (uint64_t at = 12; at + 8 <= end;) {
     const uint64_t length = read_uint(bytes, at + 4, 4, false);
@@ -123,8 +125,10 @@ void read_bmp(Bytes bytes, ImageHeader& header) {
   const uint64_t bits = read_uint(bytes, core ? 24 : 28, 2, false);
   const uint64_t compression = core ? 0 : read_uint(bytes, 30, 4, false);
   if (header.width <= 0 || (compression != 0 && compression != 3)) return;
-  // At most 2^31 * 2^5 bits a row and 2^31 rows: the product stays below 2^64 only after the row is known to fit.
-  const uint64_t row = (static_cast<uint64_t>(header.width) * std::min<uint64_t>(bits, 32) + 31) / 32 * 4;
+  // At most 2^31 * 2^5 bits a row and 2^31 rows: the product stays below 2^64 only after the row is
+  // known to fit.
+  const uint64_t row =
+      (static_cast<uint64_t>(header.width) * std::min<uint64_t>(bits, 32) + 31) / 32 * 4;
   const uint64_t start = read_uint(bytes, 10, 4, false);
   const uint64_t present = bytes.size() > start ? bytes.size() - start : 0;
   if (row > 0 && static_cast<uint64_t>(header.height) > present / row) {
@@ -144,17 +148,20 @@ struct Tiff {
   static int width_of(uint64_t type) { return type == 3 ? 2 : type == 4 ? 4 : type == 1 ? 1 : 0; }
   uint64_t value(const TiffEntry& entry, uint64_t i) const {
     const int width = width_of(entry.type);
-    return width == 0 || i >= entry.count ? 0 : read_uint(bytes, entry.at + i * static_cast<uint64_t>(width), width, big);
+    return width == 0 || i >= entry.count
+               ? 0
+               : read_uint(bytes, entry.at + i * static_cast<uint64_t>(width), width, big);
   }
-  template <class Visit> bool for_each_entry(Visit&& visit) const {
+  template <class Visit>
+  bool for_each_entry(Visit&& visit) const {
     const uint64_t directory = read_uint(bytes, 4, 4, big);
     if (directory < 8 || !holds(bytes, directory, 2)) return false;
     const uint64_t count = read_uint(bytes, directory, 2, big);
     if (!holds(bytes, directory + 2, count * 12)) return false;
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t at = directory + 2 + i * 12;
-      TiffEntry entry{read_uint(bytes, at, 2, big), read_uint(bytes, at + 2, 2, big), read_uint(bytes, at + 4, 4, big),
-                      at + 8};
+      TiffEntry entry{read_uint(bytes, at, 2, big), read_uint(bytes, at + 2, 2, big),
+                      read_uint(bytes, at + 4, 4, big), at + 8};
       const auto width = static_cast<uint64_t>(width_of(entry.type));
       if (entry.count * width > 4) entry.at = read_uint(bytes, at + 8, 4, big);
       visit(entry);
@@ -202,12 +209,18 @@ int exif_orientation(Bytes exif) {
 
 const char* format_name(Format format) {
   switch (format) {
-    case Format::kPng: return "png";
-    case Format::kJpeg: return "jpeg";
-    case Format::kWebp: return "webp";
-    case Format::kBmp: return "bmp";
-    case Format::kTiff: return "tiff";
-    case Format::kUnknown: break;
+    case Format::kPng:
+      return "png";
+    case Format::kJpeg:
+      return "jpeg";
+    case Format::kWebp:
+      return "webp";
+    case Format::kBmp:
+      return "bmp";
+    case Format::kTiff:
+      return "tiff";
+    case Format::kUnknown:
+      break;
   }
   return "unknown";
 }
@@ -226,11 +239,13 @@ ImageHeader read_header(Bytes bytes) {
   } else if (has_text(bytes, 0, "BM")) {
     header.format = Format::kBmp;
     read_bmp(bytes, header);
-  } else if (has_text(bytes, 0, std::string_view("II*\0", 4)) || has_text(bytes, 0, std::string_view("MM\0*", 4))) {
+  } else if (has_text(bytes, 0, std::string_view("II*\0", 4)) ||
+             has_text(bytes, 0, std::string_view("MM\0*", 4))) {
     header.format = Format::kTiff;
     read_tiff(bytes, header);
   }
-  if (header.format != Format::kUnknown && header.damage.empty() && (header.width <= 0 || header.height <= 0)) {
+  if (header.format != Format::kUnknown && header.damage.empty() &&
+      (header.width <= 0 || header.height <= 0)) {
     header.damage = "its header gives no size";
   }
   return header;

@@ -18,15 +18,16 @@ std::string TarImages::add(const std::string& shard, TarMember member, bool keep
 
 std::vector<std::byte> TarImages::read(const std::string& name) const {
   const auto found = places_.find(name);
-  CONTEXTURE_DATA_REQUIRE(found != places_.end(), "there is no picture '", name, "' in the shards.");
+  CONTEXTURE_DATA_REQUIRE(found != places_.end(), "there is no picture '", name,
+                          "' in the shards.");
   const Place& place = found->second;
   if (place.kept) return place.bytes;
   std::vector<std::byte> bytes(place.size);
   std::ifstream file(place.shard, std::ios::binary);
   file.seekg(place.offset);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  CONTEXTURE_DATA_REQUIRE(file.good() || bytes.empty(), name, ": can't be read again; was ", place.shard,
-                          " changed meanwhile?");
+  CONTEXTURE_DATA_REQUIRE(file.good() || bytes.empty(), name, ": can't be read again; was ",
+                          place.shard, " changed meanwhile?");
   return bytes;
 }
 

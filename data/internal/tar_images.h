@@ -1,5 +1,5 @@
-// Pictures inside tar shards: those of plain tars are read again from the file when asked for, those of compressed
-// shards stay in memory, encoded.
+// Pictures inside tar shards: those of plain tars are read again from the file when asked for,
+// those of compressed shards stay in memory, encoded.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -12,7 +12,8 @@ namespace contexture::data::internal {
 
 class TarImages : public ImageSource {
  public:
-  // The name under which read() gives this member: "shard.tar/member". add() is for one thread, before any read().
+  // The name under which read() gives this member: "shard.tar/member". add() is for one thread,
+  // before any read().
   std::string add(const std::string& shard, TarMember member, bool keep_bytes);
   std::vector<std::byte> read(const std::string& name) const override;
 

@@ -13,7 +13,8 @@ bool valid_utf8(std::string_view text);
 void append_utf8(uint32_t code_point, std::string& text);
 int64_t count_code_points(std::string_view text);
 
-// Letters, digits and marks in any script (a table of ranges: what is no punctuation, symbol or space).
+// Letters, digits and marks in any script (a table of ranges: what is no punctuation, symbol or
+// space).
 bool is_word_character(uint32_t code_point);
 
 }  // namespace contexture::data::internal

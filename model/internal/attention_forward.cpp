@@ -15,25 +15,29 @@ struct ForwardTag;
 // Running state of a block of rows.
 template <typename T>
 struct Block {
-  T *q, *scores, *out, *max, *sum, *bias;  // [rows, width], [rows, kTileStride], [rows, width], ...
+  T *q, *scores, *out, *max, *sum, *bias, *keys,
+      *values;  // [rows, width], [rows, kTileStride], [rows, width], ...
 
-  explicit Block(int64_t width) {
-    const int64_t rows = kRowBlock;
-    T* p = scratch<ForwardTag, T>(2 * rows * width + (rows + 1) * kTileStride + 2 * rows);
+  Block(int64_t K, int64_t width) {
+    const int64_t rows = kRowBlock, room = tile_room<T>(K);
+    T* p =
+        scratch<ForwardTag, T>(2 * rows * width + (rows + 1) * kTileStride + 2 * room + 2 * rows);
     q = p, p += rows * width;
     out = p, p += rows * width;
     scores = p, p += rows * kTileStride;
     bias = p, p += kTileStride;
+    keys = p, p += room;
+    values = p, p += room;
     max = p, p += rows;
     sum = p;
   }
 };
 
-// Scores to weights exp(score - max) for the first n columns of a row, the others up to `columns` to 0;
-// updates max and sum and rescales what out holds already.
+// Scores to weights exp(score - max) for the first n columns of a row, the others up to `columns`
+// to 0; updates max and sum and rescales what out holds already.
 template <typename T>
-void softmax_row(T* scores, int64_t n, int64_t columns, const T* bias, int64_t width, T* out, T* max,
-                 T* sum) {
+void softmax_row(T* scores, int64_t n, int64_t columns, const T* bias, int64_t width, T* out,
+                 T* max, T* sum) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   if (n <= 0) {
     std::fill(scores, scores + columns, T(0));
@@ -107,32 +111,34 @@ void clear(const Block<T>& block, int64_t num_rows, int64_t width) {
 
 // Many rows: tile products on repacked keys and values.
 template <typename In>
-void many_rows(const AttentionInputs<In>& in, const ColumnsView<Wide<In>>& keys,
-               const RowsView<Wide<In>>& values, int64_t s, int64_t g, int64_t begin, int64_t end,
-               In* out, Wide<In>* lse) {
+void many_rows(const AttentionInputs<In>& in, const ColumnsView<Wide<In>>& keys, int64_t s,
+               int64_t g, int64_t begin, int64_t end, In* out, Wide<In>* lse) {
   using T = Wide<In>;
   const auto& table = in.table;
   const int64_t R = in.H / in.G, width = round_up(in.K, kPanel<T>);
   const int64_t num_queries = table.queries(s), num_keys = table.keys(s);
-  const Block<T> block(width);
+  const Block<T> block(in.K, width);
+  PackedTile packed;
   for (int64_t first = begin; first < end; first += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, end - first);
     load_queries(in, first, rows, g, table.query_begin[s], width, block.q);
     clear(block, rows, width);
     const int64_t limit = visible_keys(table, (first + rows - 1) / R, num_queries, num_keys);
-    for_each_tile(table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
-      tile_scores(chunks, n, keys, g, rows, block.q, width, in.K, block.scores);
-      const T* bias = tile_bias(table, chunks, n, block.bias);
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t visible = visible_keys(table, (first + r) / R, num_queries, num_keys);
-        softmax_row(block.scores + r * kTileStride, std::min(size, visible - first_key), size, bias,
-                    width, block.out + r * width, block.max + r, block.sum + r);
-      }
-      for (int64_t i = 0; i < n; ++i) {
-        tile_gemm<T>(rows, width, chunks[i].count, block.scores + chunks[i].column, kTileStride, 1,
-                     values.at(chunks[i].row, g), values.stride, block.out, width, true);
-      }
-    });
+    for_each_tile(
+        table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
+          if (packed.replace(first_key, size)) {
+            pack_columns(chunks, n, keys, g, in.K, block.keys);
+            pack_rows(chunks, n, in.v + g * in.K, in.v_stride, in.K, block.values);
+          }
+          tile_scores(rows, size, in.K, block.q, width, block.keys, block.scores);
+          const T* bias = tile_bias(table, chunks, n, block.bias);
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t visible = visible_keys(table, (first + r) / R, num_queries, num_keys);
+            softmax_row(block.scores + r * kTileStride, std::min(size, visible - first_key), size,
+                        bias, width, block.out + r * width, block.max + r, block.sum + r);
+          }
+          add_weighted_rows(rows, size, width, block.scores, block.values, block.out);
+        });
     store_block(in, block, first, rows, g, table.query_begin[s], width, out, lse);
   }
 }
@@ -144,29 +150,31 @@ void few_rows(const AttentionInputs<In>& in, int64_t s, int64_t g, In* out, Wide
   const auto& table = in.table;
   const int64_t R = in.H / in.G, width = round_up(in.K, kPanel<T>);
   const int64_t num_queries = table.queries(s), num_keys = table.keys(s), rows = num_queries * R;
-  const Block<T> block(width);
+  const Block<T> block(in.K, width);
   load_queries(in, 0, rows, g, table.query_begin[s], width, block.q);
   clear(block, rows, width);
   const int64_t limit = visible_keys(table, num_queries - 1, num_queries, num_keys);
-  for_each_tile(table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
-    few_scores(chunks, n, in.k + g * in.K, in.k_stride, rows, block.q, width, in.K, block.scores);
-    const T* bias = tile_bias(table, chunks, n, block.bias);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t visible = visible_keys(table, r / R, num_queries, num_keys);
-      softmax_row(block.scores + r * kTileStride, std::min(size, visible - first_key), size, bias,
-                  width, block.out + r * width, block.max + r, block.sum + r);
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      const In* value = in.v + chunks[i].row * in.v_stride + g * in.K;
-      for (int64_t j = 0; j < chunks[i].count; ++j, value += in.v_stride) {
+  for_each_tile(
+      table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
+        few_scores(chunks, n, in.k + g * in.K, in.k_stride, rows, block.q, width, in.K,
+                   block.scores);
+        const T* bias = tile_bias(table, chunks, n, block.bias);
         for (int64_t r = 0; r < rows; ++r) {
-          const T weight = block.scores[r * kTileStride + chunks[i].column + j];
-          T* to = block.out + r * width;
-          for (int64_t c = 0; c < in.K; ++c) to[c] += weight * to_wide(value[c]);
+          const int64_t visible = visible_keys(table, r / R, num_queries, num_keys);
+          softmax_row(block.scores + r * kTileStride, std::min(size, visible - first_key), size,
+                      bias, width, block.out + r * width, block.max + r, block.sum + r);
         }
-      }
-    }
-  });
+        for (int64_t i = 0; i < n; ++i) {
+          const In* value = in.v + chunks[i].row * in.v_stride + g * in.K;
+          for (int64_t j = 0; j < chunks[i].count; ++j, value += in.v_stride) {
+            for (int64_t r = 0; r < rows; ++r) {
+              const T weight = block.scores[r * kTileStride + chunks[i].column + j];
+              T* to = block.out + r * width;
+              for (int64_t c = 0; c < in.K; ++c) to[c] += weight * to_wide(value[c]);
+            }
+          }
+        }
+      });
   store_block(in, block, 0, rows, g, table.query_begin[s], width, out, lse);
 }
 
@@ -190,20 +198,16 @@ void attention_forward(const AttentionInputs<In>& in, In* out, Wide<In>* lse) {
       tasks.push_back({s, begin, std::min(rows, begin + kTaskRows)});
     }
   }
-  std::unique_ptr<Wide<In>[]> key_memory, value_memory;
+  std::unique_ptr<Wide<In>[]> memory;
   ColumnsView<Wide<In>> keys{};
-  RowsView<Wide<In>> values{};
-  if (repack) {
-    keys = transpose_rows(in.k, in.k_stride, in.M, in.G, in.K, key_memory);
-    values = wide_rows(in.v, in.v_stride, in.M, in.G, in.K, value_memory);
-  }
+  if (repack) keys = transpose_rows(in.k, in.k_stride, in.M, in.G, in.K, memory);
   parallel_tasks(int64_t(tasks.size()) * in.G, work, [&](int64_t i) {
     const Task& task = tasks[size_t(i / in.G)];
     const int64_t g = i % in.G;
     if (table.queries(task.s) * R <= kFewRows) {
       few_rows(in, task.s, g, out, lse);
     } else {
-      many_rows(in, keys, values, task.s, g, task.begin, task.end, out, lse);
+      many_rows(in, keys, task.s, g, task.begin, task.end, out, lse);
     }
   });
 }

@@ -1,5 +1,5 @@
-// CPU attention over packed rows, in plain pointers. In is double, float or Bf16; sums run in Wide<In>.
-// M key rows; other letters as in ops.h.
+// CPU attention over packed rows, in plain pointers. In is double, float or Bf16; sums run in
+// Wide<In>. M key rows; other letters as in ops.h.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,8 @@ struct SegmentTable {
   int64_t queries(int64_t s) const { return query_begin[s + 1] - query_begin[s]; }
   int64_t keys(int64_t s) const {
     int64_t n = 0;
-    for (int64_t p = segment_begin[s]; p < segment_begin[s + 1]; ++p) n += key_end[p] - key_begin[p];
+    for (int64_t p = segment_begin[s]; p < segment_begin[s + 1]; ++p)
+      n += key_end[p] - key_begin[p];
     return n;
   }
 };
@@ -27,23 +28,24 @@ template <typename In>
 struct AttentionInputs {
   SegmentTable<Wide<In>> table;
   int64_t M, H, G, K;
-  const In *q, *k, *v;                    // heads of one row are K apart
-  int64_t q_stride, k_stride, v_stride;   // from row to row
+  const In *q, *k, *v;                   // heads of one row are K apart
+  int64_t q_stride, k_stride, v_stride;  // from row to row
   Wide<In> scale;
 };
 
-// out [N, H, K] and lse [N, H]; zero where a row sees no key, not written where no sequence owns the row.
+// out [N, H, K] and lse [N, H]; zero where a row sees no key, not written where no sequence owns
+// the row.
 template <typename In>
 void attention_forward(const AttentionInputs<In>& in, In* out, Wide<In>* lse);
 
 // What the backward pass reads and writes. dk, dv and dbias are zero on entry.
 template <typename In>
 struct AttentionGradients {
-  const In *out, *dout;    // [N, H, K]
-  const Wide<In>* lse;     // [N, H]
-  In* dq;                  // [N, H, K]
-  Wide<In>*dk, *dv;        // [M, G, padded_width<In>(K)]
-  double* dbias;           // [G, P], or null
+  const In *out, *dout;  // [N, H, K]
+  const Wide<In>* lse;   // [N, H]
+  In* dq;                // [N, H, K]
+  Wide<In>*dk, *dv;      // [M, G, padded_width<In>(K)]
+  double* dbias;         // [G, P], or null
 };
 template <typename In>
 void attention_backward(const AttentionInputs<In>& in, const AttentionGradients<In>& grad);

@@ -1,5 +1,6 @@
-// Sums of key-row gradients when several sequences may read the same rows. Each segment then sums into
-// private rows; these are added up in the order of the segments, whatever the number of threads.
+// Sums of key-row gradients when several sequences may read the same rows. Each segment then sums
+// into private rows; these are added up in the order of the segments, whatever the number of
+// threads.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,10 +13,13 @@ namespace contexture::model::ops::internal {
 template <typename T>
 class KeyGradients {
  public:
-  // sums: rows of `stride` elements, zero on entry, which finish() leaves complete; second_sums likewise
-  // (or null).
+  // sums: rows of `stride` elements, zero on entry, which finish() leaves complete; second_sums
+  // likewise (or null).
   KeyGradients(const SegmentTable<T>& table, int64_t stride, T* sums, T* second_sums)
-      : table_(table), stride_(stride), sums_{sums, second_sums}, offset_(size_t(table.num_segments)) {
+      : table_(table),
+        stride_(stride),
+        sums_{sums, second_sums},
+        offset_(size_t(table.num_segments)) {
     if (!rows_are_shared()) {
       std::copy_n(table.key_begin, table.num_segments, offset_.begin());
       return;

@@ -42,10 +42,12 @@ SegmentsView::SegmentsView(const Segments& segments, int64_t num_queries, int64_
                          segment_begin[0] >= 0 && segment_begin[num_sequences] <= num_segments,
                      "attention segments: sequences span the query rows [", query_begin[0], ", ",
                      query_begin[num_sequences], ") of ", num_queries, " and the segments [",
-                     segment_begin[0], ", ", segment_begin[num_sequences], ") of ", num_segments, ".");
+                     segment_begin[0], ", ", segment_begin[num_sequences], ") of ", num_segments,
+                     ".");
   for (int64_t s = 0; s < num_sequences; ++s) {
-    CONTEXTURE_REQUIRE(query_begin[s] <= query_begin[s + 1] && segment_begin[s] <= segment_begin[s + 1],
-                       "attention segments: the offsets of sequence ", s, " decrease.");
+    CONTEXTURE_REQUIRE(
+        query_begin[s] <= query_begin[s + 1] && segment_begin[s] <= segment_begin[s + 1],
+        "attention segments: the offsets of sequence ", s, " decrease.");
   }
   for (int64_t p = 0; p < num_segments; ++p) {
     CONTEXTURE_REQUIRE(0 <= key_begin[p] && key_begin[p] <= key_end[p] && key_end[p] <= num_keys,
@@ -56,18 +58,20 @@ SegmentsView::SegmentsView(const Segments& segments, int64_t num_queries, int64_
 
 void check_attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P) {
-  CONTEXTURE_REQUIRE(q_NHK.dim() == 3 && k_MGK.dim() == 3 && v_MGK.dim() == 3 &&
-                         k_MGK.sizes() == v_MGK.sizes() && q_NHK.size(2) == k_MGK.size(2),
-                     "attention: q must be [rows, heads, width], k and v [rows, kv heads, width]; got ",
-                     q_NHK.sizes(), ", ", k_MGK.sizes(), ", ", v_MGK.sizes(), ".");
+  CONTEXTURE_REQUIRE(
+      q_NHK.dim() == 3 && k_MGK.dim() == 3 && v_MGK.dim() == 3 && k_MGK.sizes() == v_MGK.sizes() &&
+          q_NHK.size(2) == k_MGK.size(2),
+      "attention: q must be [rows, heads, width], k and v [rows, kv heads, width]; got ",
+      q_NHK.sizes(), ", ", k_MGK.sizes(), ", ", v_MGK.sizes(), ".");
   CONTEXTURE_REQUIRE(k_MGK.size(1) > 0 && q_NHK.size(2) > 0 && q_NHK.size(1) % k_MGK.size(1) == 0,
                      "attention: the number of query heads (", q_NHK.size(1),
-                     ") must be a multiple of the number of key-value heads (", k_MGK.size(1), ").");
-  CONTEXTURE_REQUIRE(q_NHK.scalar_type() == k_MGK.scalar_type() &&
-                         q_NHK.scalar_type() == v_MGK.scalar_type() &&
-                         q_NHK.device() == k_MGK.device() && q_NHK.device() == v_MGK.device(),
-                     "attention: q, k and v must share one type and device; got ",
-                     q_NHK.scalar_type(), ", ", k_MGK.scalar_type(), ", ", v_MGK.scalar_type(), ".");
+                     ") must be a multiple of the number of key-value heads (", k_MGK.size(1),
+                     ").");
+  CONTEXTURE_REQUIRE(
+      q_NHK.scalar_type() == k_MGK.scalar_type() && q_NHK.scalar_type() == v_MGK.scalar_type() &&
+          q_NHK.device() == k_MGK.device() && q_NHK.device() == v_MGK.device(),
+      "attention: q, k and v must share one type and device; got ", q_NHK.scalar_type(), ", ",
+      k_MGK.scalar_type(), ", ", v_MGK.scalar_type(), ".");
   check_bias("attention", bias_P, segments);
 }
 
@@ -75,21 +79,22 @@ void check_pointer(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segment
                    const at::Tensor& bias_P, const at::Tensor& token_M) {
   CONTEXTURE_REQUIRE(q_NC.dim() == 2 && k_MC.dim() == 2 && q_NC.size(1) == k_MC.size(1) &&
                          q_NC.size(1) > 0 && q_NC.scalar_type() == k_MC.scalar_type(),
-                     "pointer: q and k must be [rows, width] of one type; got ", q_NC.sizes(), " and ",
-                     k_MC.sizes(), ".");
-  CONTEXTURE_REQUIRE(token_M.dim() == 1 && token_M.size(0) == k_MC.size(0) &&
-                         token_M.scalar_type() == at::kLong,
-                     "pointer: token must hold one int64 per key row (", k_MC.size(0), "); got ",
-                     token_M.sizes(), ".");
+                     "pointer: q and k must be [rows, width] of one type; got ", q_NC.sizes(),
+                     " and ", k_MC.sizes(), ".");
+  CONTEXTURE_REQUIRE(
+      token_M.dim() == 1 && token_M.size(0) == k_MC.size(0) && token_M.scalar_type() == at::kLong,
+      "pointer: token must hold one int64 per key row (", k_MC.size(0), "); got ", token_M.sizes(),
+      ".");
   check_bias("pointer", bias_P, segments);
 }
 
 void check_rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
                   int64_t head_width) {
-  CONTEXTURE_REQUIRE(x_NL.dim() == 2 && head_width > 0 && head_width % 2 == 0 && rotated_heads >= 0 &&
-                         rotated_heads * head_width <= x_NL.size(1),
-                     "rotary: x must be [rows, heads * width] with an even width; got ", x_NL.sizes(),
-                     " with ", rotated_heads, " heads of width ", head_width, " to rotate.");
+  CONTEXTURE_REQUIRE(x_NL.dim() == 2 && head_width > 0 && head_width % 2 == 0 &&
+                         rotated_heads >= 0 && rotated_heads * head_width <= x_NL.size(1),
+                     "rotary: x must be [rows, heads * width] with an even width; got ",
+                     x_NL.sizes(), " with ", rotated_heads, " heads of width ", head_width,
+                     " to rotate.");
   CONTEXTURE_REQUIRE(position_N.dim() == 1 && position_N.size(0) == x_NL.size(0) &&
                          position_N.scalar_type() == at::kLong,
                      "rotary: position must hold one int64 per row (", x_NL.size(0), "); got ",

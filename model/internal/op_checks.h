@@ -1,4 +1,5 @@
-// Checked, plain-pointer view of a Segments table. Holds no reference: the Segments must outlive it.
+// Checked, plain-pointer view of a Segments table. Holds no reference: the Segments must outlive
+// it.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +7,8 @@
 
 namespace contexture::model::ops::internal {
 
-// Throws UserError unless the offsets are int64 CPU tensors that describe runs inside num_queries query
-// rows and num_keys key rows. Query rows before, between or after the sequences read nothing.
+// Throws UserError unless the offsets are int64 CPU tensors that describe runs inside num_queries
+// query rows and num_keys key rows. Query rows before, between or after the sequences read nothing.
 struct SegmentsView {
   SegmentsView(const Segments& segments, int64_t num_queries, int64_t num_keys);
   const int64_t* query_begin;

@@ -10,17 +10,22 @@ namespace contexture::model::ops::internal {
 // Whether the CPU kernels serve this tensor.
 inline bool is_fused(const at::Tensor& x) {
   const auto type = x.scalar_type();
-  return x.device().is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
+  return x.device().is_cpu() &&
+         (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
 }
 
 // run(In{}) for the kernel type In of the tensors' type.
 template <typename Run>
 void dispatch(at::ScalarType type, const Run& run) {
   switch (type) {
-    case at::kDouble: return run(double{});
-    case at::kFloat: return run(float{});
-    case at::kBFloat16: return run(Bf16{});
-    default: CONTEXTURE_INVARIANT(false, "no CPU kernel for ", type);
+    case at::kDouble:
+      return run(double{});
+    case at::kFloat:
+      return run(float{});
+    case at::kBFloat16:
+      return run(Bf16{});
+    default:
+      CONTEXTURE_INVARIANT(false, "no CPU kernel for ", type);
   }
 }
 

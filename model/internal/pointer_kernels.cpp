@@ -32,14 +32,17 @@ struct LogSum {
 
 template <typename T>
 struct Block {
-  T *q, *dq, *scores, *bias;
+  T *q, *dq, *scores, *bias, *keys_t, *keys;
 
-  explicit Block(int64_t width) {
-    T* p = scratch<PointerTag, T>(2 * kRowBlock * width + (kRowBlock + 1) * kTileStride);
+  explicit Block(int64_t C) {
+    const int64_t width = round_up(C, kPanel<T>), room = tile_room<T>(C);
+    T* p = scratch<PointerTag, T>(2 * kRowBlock * width + (kRowBlock + 1) * kTileStride + 2 * room);
     q = p, p += kRowBlock * width;
     dq = p, p += kRowBlock * width;
     scores = p, p += kRowBlock * kTileStride;
-    bias = p;
+    bias = p, p += kTileStride;
+    keys_t = p, p += room;
+    keys = p;
   }
 };
 
@@ -50,7 +53,8 @@ bool few(const PointerInputs<In>& in, int64_t s) {
 
 // Transposed keys if some sequence has rows enough to be worth it.
 template <typename In>
-ColumnsView<Wide<In>> transposed_keys(const PointerInputs<In>& in, std::unique_ptr<Wide<In>[]>& memory) {
+ColumnsView<Wide<In>> transposed_keys(const PointerInputs<In>& in,
+                                      std::unique_ptr<Wide<In>[]>& memory) {
   for (int64_t s = 0; s < in.table.num_sequences; ++s) {
     if (!few(in, s)) return transpose_rows(in.k, in.k_stride, in.M, 1, in.C, memory);
   }
@@ -67,7 +71,8 @@ int64_t work_of(const PointerInputs<In>& in) {
 }
 
 template <typename In>
-void load_queries(const PointerInputs<In>& in, int64_t first, int64_t rows, int64_t width, Wide<In>* to) {
+void load_queries(const PointerInputs<In>& in, int64_t first, int64_t rows, int64_t width,
+                  Wide<In>* to) {
   for (int64_t r = 0; r < rows; ++r, to += width) {
     const In* from = in.q + (first + r) * in.q_stride;
     for (int64_t c = 0; c < in.C; ++c) to[c] = to_wide(from[c]) * in.scale;
@@ -84,20 +89,22 @@ void sweep(const PointerInputs<In>& in, const ColumnsView<Wide<In>>& keys, int64
   load_queries(in, in.table.query_begin[s] + first, rows, width, block.q);
   const int64_t limit =
       visible_keys(in.table, first + rows - 1, in.table.queries(s), in.table.keys(s));
-  for_each_tile(in.table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
-    if (few(in, s)) {
-      few_scores(chunks, n, in.k, in.k_stride, rows, block.q, width, in.C, block.scores);
-    } else {
-      tile_scores(chunks, n, keys, 0, rows, block.q, width, in.C, block.scores);
-    }
-    if (const T* bias = tile_bias(in.table, chunks, n, block.bias)) {
-      for (int64_t r = 0; r < rows; ++r) {
-        T* scores = block.scores + r * kTileStride;
-        for (int64_t j = 0; j < size; ++j) scores[j] += bias[j];
-      }
-    }
-    visit(chunks, n, first_key, size);
-  });
+  for_each_tile(
+      in.table, s, limit, [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
+        if (few(in, s)) {
+          few_scores(chunks, n, in.k, in.k_stride, rows, block.q, width, in.C, block.scores);
+        } else {
+          pack_columns(chunks, n, keys, 0, in.C, block.keys_t);
+          tile_scores(rows, size, in.C, block.q, width, block.keys_t, block.scores);
+        }
+        if (const T* bias = tile_bias(in.table, chunks, n, block.bias)) {
+          for (int64_t r = 0; r < rows; ++r) {
+            T* scores = block.scores + r * kTileStride;
+            for (int64_t j = 0; j < size; ++j) scores[j] += bias[j];
+          }
+        }
+        visit(chunks, n, first_key, size);
+      });
 }
 
 template <typename T>
@@ -126,6 +133,25 @@ void add_matching(const Chunk& c, const T* scores, int64_t n, const int64_t* tok
   }
 }
 
+// Scores to their gradients: dout * (weight among the matching keys - weight among all keys).
+template <typename T>
+void score_gradients(T* scores, int64_t n, const int64_t* token, int64_t target, T all, T match,
+                     T dout) {
+  int64_t found = 0, where[kTileKeys];
+  T value[kTileKeys];
+  for (int64_t j = 0; j < n; ++j) {
+    if (token[j] != target) continue;
+    where[found] = j;
+    value[found++] = dout * std::exp(scores[j] - match);
+  }
+  int64_t j = 0;
+  for (; j + kLanes<T> <= n; j += kLanes<T>) {
+    store(scores + j, exp_wide(load(scores + j) - all) * -dout);
+  }
+  if (j < n) store_some(scores + j, exp_wide(load(scores + j) - all) * -dout, n - j);
+  for (int64_t i = 0; i < found; ++i) scores[where[i]] += value[i];
+}
+
 // Calls run(s, first row, rows) for all blocks of rows of all sequences.
 template <typename In, typename Run>
 void for_each_block(const PointerInputs<In>& in, const Run& run) {
@@ -145,7 +171,7 @@ void pointer_forward(const PointerInputs<In>& in, Wide<In>* lse_all, Wide<In>* l
   std::unique_ptr<T[]> memory;
   const ColumnsView<T> keys = transposed_keys(in, memory);
   for_each_block(in, [&](int64_t s, int64_t first, int64_t rows) {
-    const Block<T> block(round_up(in.C, kPanel<T>));
+    const Block<T> block(in.C);
     const int64_t query = table.query_begin[s] + first;
     LogSum<T> all[kRowBlock], match[kRowBlock];
     sweep(in, keys, s, first, rows, block,
@@ -177,7 +203,7 @@ void pointer_distribution(const PointerInputs<In>& in, const Wide<In>* lse_all, 
   std::unique_ptr<T[]> memory;
   const ColumnsView<T> keys = transposed_keys(in, memory);
   for_each_block(in, [&](int64_t s, int64_t first, int64_t rows) {
-    const Block<T> block(round_up(in.C, kPanel<T>));
+    const Block<T> block(in.C);
     sweep(in, keys, s, first, rows, block,
           [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t) {
             for (int64_t r = 0; r < rows; ++r) {
@@ -202,16 +228,15 @@ void pointer_backward(const PointerInputs<In>& in, const PointerGradients<In>& g
   using T = Wide<In>;
   const auto& table = in.table;
   const int64_t width = round_up(in.C, kPanel<T>);
-  std::unique_ptr<T[]> memory[2];
-  const ColumnsView<T> keys = transposed_keys(in, memory[0]);
-  const RowsView<T> key_rows = wide_rows(in.k, in.k_stride, in.M, 1, in.C, memory[1]);
+  std::unique_ptr<T[]> memory;
+  const ColumnsView<T> keys = transposed_keys(in, memory);
   KeyGradients<T> sums(table, width, grad.dk, nullptr);
   for_each_block(in, [&](int64_t s, int64_t first, int64_t rows) {
-    const Block<T> block(width);
+    const Block<T> block(in.C);
     const int64_t query = table.query_begin[s] + first;
     std::fill(block.dq, block.dq + rows * width, T(0));
     sweep(in, keys, s, first, rows, block,
-          [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t) {
+          [&](const Chunk* chunks, int64_t n, int64_t first_key, int64_t size) {
             for (int64_t i = 0; i < n; ++i) {
               const Chunk& c = chunks[i];
               double bias_sum = 0;
@@ -222,21 +247,18 @@ void pointer_backward(const PointerInputs<In>& in, const PointerGradients<In>& g
                 const T all = grad.lse_all[query + r], match = grad.lse_match[query + r];
                 const int64_t count =
                     match == kNone<T> ? 0 : std::clamp<int64_t>(visible - c.column, 0, c.count);
-                const T dout = count > 0 ? grad.dout[query + r] : T(0);
-                for (int64_t j = 0; j < count; ++j) {
-                  const T matching =
-                      in.token[c.row + j] == in.target[query + r] ? std::exp(scores[j] - match) : T(0);
-                  scores[j] = dout * (matching - std::exp(scores[j] - all));
-                  bias_sum += double(scores[j]);
+                if (count > 0) {
+                  score_gradients(scores, count, in.token + c.row, in.target[query + r], all, match,
+                                  grad.dout[query + r]);
+                  if (grad.dbias) bias_sum += row_sum(scores, count);
                 }
                 std::fill(scores + count, scores + c.count, T(0));
               }
               if (grad.dbias) grad.dbias[c.segment] += bias_sum;
-              tile_gemm<T>(c.count, width, rows, block.scores + c.column, 1, kTileStride, block.q, width,
-                           sums.at(c), width, true);
-              tile_gemm<T>(rows, width, c.count, block.scores + c.column, kTileStride, 1,
-                           key_rows.at(c.row, 0), key_rows.stride, block.dq, width, true);
+              add_to_keys(c, rows, width, block.scores, block.q, sums.at(c), width);
             }
+            pack_rows(chunks, n, in.k, in.k_stride, in.C, block.keys);
+            add_weighted_rows(rows, size, width, block.scores, block.keys, block.dq);
           });
     for (int64_t r = 0; r < rows; ++r) {
       In* to = grad.dq + (query + r) * in.C;
@@ -246,9 +268,10 @@ void pointer_backward(const PointerInputs<In>& in, const PointerGradients<In>& g
   sums.finish(in.M);
 }
 
-#define CONTEXTURE_INSTANTIATE(In)                                                                    \
-  template void pointer_forward(const PointerInputs<In>&, Wide<In>*, Wide<In>*);                      \
-  template void pointer_distribution(const PointerInputs<In>&, const Wide<In>*, int64_t, Wide<In>*);  \
+#define CONTEXTURE_INSTANTIATE(In)                                                       \
+  template void pointer_forward(const PointerInputs<In>&, Wide<In>*, Wide<In>*);         \
+  template void pointer_distribution(const PointerInputs<In>&, const Wide<In>*, int64_t, \
+                                     Wide<In>*);                                         \
   template void pointer_backward(const PointerInputs<In>&, const PointerGradients<In>&);
 CONTEXTURE_INSTANTIATE(double)
 CONTEXTURE_INSTANTIATE(float)

@@ -15,7 +15,8 @@ struct PointerInputs {
   const int64_t* target;  // [N], or null: then no token matches
 };
 
-// Log-sum-exp of all logits and of the matching ones; [N] each, -infinity on entry and where there are none.
+// Log-sum-exp of all logits and of the matching ones; [N] each, -infinity on entry and where there
+// are none.
 template <typename In>
 void pointer_forward(const PointerInputs<In>& in, Wide<In>* lse_all, Wide<In>* lse_match);
 

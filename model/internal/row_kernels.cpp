@@ -1,5 +1,5 @@
-// Each kernel reads its rows once. Blocks of a fixed number of rows are the parallel tasks, so that sums
-// over rows do not depend on the number of threads.
+// Each kernel reads its rows once. Blocks of a fixed number of rows are the parallel tasks, so that
+// sums over rows do not depend on the number of threads.
 #include "model/internal/row_kernels.h"
 
 #include <algorithm>
@@ -67,8 +67,8 @@ void rms_norm_forward(int64_t N, int64_t D, const In* x, const Wide<In>* gain, W
 }
 
 template <typename In>
-void rms_norm_backward(int64_t N, int64_t D, const In* x, const Wide<In>* gain, const Wide<In>* inverse,
-                       const In* dy, In* dx, Wide<In>* dgain) {
+void rms_norm_backward(int64_t N, int64_t D, const In* x, const Wide<In>* gain,
+                       const Wide<In>* inverse, const In* dy, In* dx, Wide<In>* dgain) {
   using T = Wide<In>;
   std::vector<T> partial(size_t(dgain ? num_blocks(N) * D : 0), T(0));
   T* const partials = partial.data();
@@ -125,8 +125,9 @@ void swiglu_backward(int64_t N, int64_t F, const In* ab, const In* dy, In* dab) 
 }
 
 template <typename In>
-void rotary(int64_t N, int64_t L, int64_t heads, int64_t half, const In* x, const int64_t* table_row,
-            const Wide<In>* cos, const Wide<In>* sin, Wide<In> sign, In* y) {
+void rotary(int64_t N, int64_t L, int64_t heads, int64_t half, const In* x,
+            const int64_t* table_row, const Wide<In>* cos, const Wide<In>* sin, Wide<In> sign,
+            In* y) {
   using T = Wide<In>;
   for_each_row(N, L * 2, [=](int64_t, int64_t row) {
     const In* from = x + row * L;
@@ -145,14 +146,14 @@ void rotary(int64_t N, int64_t L, int64_t heads, int64_t half, const In* x, cons
   });
 }
 
-#define CONTEXTURE_INSTANTIATE(In)                                                                  \
-  template void rms_norm_forward(int64_t, int64_t, const In*, const Wide<In>*, Wide<In>, In*,       \
-                                 Wide<In>*);                                                        \
-  template void rms_norm_backward(int64_t, int64_t, const In*, const Wide<In>*, const Wide<In>*,    \
-                                  const In*, In*, Wide<In>*);                                       \
-  template void swiglu_forward(int64_t, int64_t, const In*, In*);                                   \
-  template void swiglu_backward(int64_t, int64_t, const In*, const In*, In*);                       \
-  template void rotary(int64_t, int64_t, int64_t, int64_t, const In*, const int64_t*,               \
+#define CONTEXTURE_INSTANTIATE(In)                                                               \
+  template void rms_norm_forward(int64_t, int64_t, const In*, const Wide<In>*, Wide<In>, In*,    \
+                                 Wide<In>*);                                                     \
+  template void rms_norm_backward(int64_t, int64_t, const In*, const Wide<In>*, const Wide<In>*, \
+                                  const In*, In*, Wide<In>*);                                    \
+  template void swiglu_forward(int64_t, int64_t, const In*, In*);                                \
+  template void swiglu_backward(int64_t, int64_t, const In*, const In*, In*);                    \
+  template void rotary(int64_t, int64_t, int64_t, int64_t, const In*, const int64_t*,            \
                        const Wide<In>*, const Wide<In>*, Wide<In>, In*);
 CONTEXTURE_INSTANTIATE(double)
 CONTEXTURE_INSTANTIATE(float)

@@ -1,6 +1,6 @@
-// Vector building blocks of the CPU kernels: one element type per kernel input (double, float, Bf16) and
-// one type to compute in (Wide). Written with the compilers' vector extension, so every lane order, and
-// with it every rounding, is fixed by the source. Needs no torch header.
+// Vector building blocks of the CPU kernels: one element type per kernel input (double, float,
+// Bf16) and one type to compute in (Wide). Written with the compilers' vector extension, so every
+// lane order, and with it every rounding, is fixed by the source. Needs no torch header.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -115,7 +115,8 @@ CONTEXTURE_INLINE void store_some(In* p, Vec<Wide<In>> v, int64_t n) {
 
 // exp(x) within 2 ulp. Arguments below -86 (fp64: -700) count as that, above 88 (700) likewise.
 CONTEXTURE_INLINE Vec<float> exp_wide(Vec<float> x) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  constexpr float kMagic =
+      12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   x = x < -86.0f ? splat(-86.0f) : x;
   x = x > 88.0f ? splat(88.0f) : x;
   const Vec<float> shifted = x * 1.44269504088896341f + kMagic;

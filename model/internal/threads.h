@@ -1,6 +1,6 @@
-// Parallel loops for the CPU kernels, on the one OpenMP runtime that LibTorch brings. GOMP_parallel is the
-// function behind `#pragma omp parallel`: calling it keeps clang builds on the same runtime as g++ builds.
-// at::set_num_threads sets the number of threads.
+// Parallel loops for the CPU kernels, on the one OpenMP runtime that LibTorch brings. GOMP_parallel
+// is the function behind `#pragma omp parallel`: calling it keeps clang builds on the same runtime
+// as g++ builds. at::set_num_threads sets the number of threads.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,8 +15,8 @@ int omp_get_max_threads(void);
 
 namespace contexture::model::ops::internal {
 
-// task(i) for every i in [0, n), in no fixed order. Tasks must not throw. Runs inline when `work` (roughly,
-// multiply-adds of the whole loop) is too small to be worth waking the other threads.
+// task(i) for every i in [0, n), in no fixed order. Tasks must not throw. Runs inline when `work`
+// (roughly, multiply-adds of the whole loop) is too small to be worth waking the other threads.
 template <typename Task>
 void parallel_tasks(int64_t n, int64_t work, const Task& task) {
   constexpr int64_t kWorthIt = 100'000;
@@ -37,7 +37,8 @@ void parallel_tasks(int64_t n, int64_t work, const Task& task) {
   GOMP_parallel(body, &loop, unsigned(threads < n ? threads : n), 0);
 }
 
-// Room for `count` elements that lives until the same thread asks again with the same Tag. Not cleared.
+// Room for `count` elements that lives until the same thread asks again with the same Tag. Not
+// cleared.
 template <typename Tag, typename T>
 T* scratch(int64_t count) {
   struct Free {

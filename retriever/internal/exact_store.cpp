@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "retriever/internal/dot_kernel.h"
 #include "retriever/internal/flat_file.h"
+#include "retriever/internal/parallel_for.h"
 #include "retriever/internal/score.h"
 #include "retriever/internal/store.h"
 
@@ -110,13 +111,14 @@ class ExactStore : public Store {
     std::vector<double> slacks(n);
     for (int64_t q = 0; q < n; ++q) slacks[q] = slack(queries + q * dim_);
     const int64_t num_blocks = (size() + kRowsPerBlock - 1) / kRowsPerBlock;
+    const bool shared = n * size() * dim_ >= kWorthThreads;
     std::vector<std::vector<Shortlist>> by_thread;
 #ifdef _OPENMP
     by_thread.resize(std::max(1, omp_get_max_threads()));
 #else
     by_thread.resize(1);
 #endif
-#pragma omp parallel
+#pragma omp parallel if (shared)
     {
 #ifdef _OPENMP
       std::vector<Shortlist>& mine = by_thread[omp_get_thread_num()];
@@ -133,7 +135,6 @@ class ExactStore : public Store {
         scan(block, panels, k, slacks, scores, bars, mine);
       }
     }
-#pragma omp parallel for schedule(dynamic, 4)
     for (int64_t q = 0; q < n; ++q) {
       Shortlist all;
       for (const auto& lists : by_thread) {

@@ -16,6 +16,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "retriever/faiss_version.h"
 #include "retriever/internal/parallel_for.h"
 
 // The OpenMP runtime is there in any case, since FAISS needs it; a compiler run without -fopenmp
@@ -187,7 +188,7 @@ std::vector<std::vector<int64_t>> FaissStore::candidates(std::span<const float> 
   const int64_t wanted = std::min(size(), std::max(4 * k, k + 64));
   std::vector<std::vector<int64_t>> rows(n);
   faiss_call(options_.factory, "search", [&] {
-    parallel_for(n, [&](int64_t q) {
+    parallel_for(n, n * size() * index_->d, [&](int64_t q) {
       rows[q] = search_one(queries.data() + q * index_->d, wanted, needed);
     });
   });
@@ -293,3 +294,11 @@ std::unique_ptr<Store> make_faiss_store(const IndexOptions& options, int64_t dim
 }
 
 }  // namespace contexture::retriever::internal
+
+namespace contexture::retriever {
+
+std::string faiss_version() {
+  return concat(FAISS_VERSION_MAJOR, ".", FAISS_VERSION_MINOR, ".", FAISS_VERSION_PATCH);
+}
+
+}  // namespace contexture::retriever

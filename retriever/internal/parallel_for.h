@@ -5,13 +5,18 @@
 
 namespace contexture::retriever::internal {
 
-// body(i) for i in 0..n-1, in any order, on any thread. The exception of the lowest failing i is
-// thrown after all ran.
+// Multiply-adds below which a second thread costs more than it saves: waking one takes tens of
+// microseconds, a whole time slice when the machine is busy.
+inline constexpr int64_t kWorthThreads = 4'000'000;
+
+// body(i) for i in 0..n-1, in any order, on any thread if there are `work` multiply-adds or more to
+// share. The exception of the lowest failing i is thrown after all ran.
 template <typename Body>
-void parallel_for(int64_t n, const Body& body) {
+void parallel_for(int64_t n, int64_t work, const Body& body) {
+  const bool shared = n > 1 && work >= kWorthThreads;
   std::exception_ptr failure;
   int64_t failed = n;
-#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+#pragma omp parallel for schedule(dynamic, 1) if (shared)
   for (int64_t i = 0; i < n; ++i) {
     try {
       body(i);

@@ -1,7 +1,7 @@
-// Times the fused operators against ATen: scaled_dot_product_attention on padded sequences and eager
-// compositions. Every answer is checked before it is timed. Forward and backward together, fp32 unless named.
-// Usage: ops_bench [threads]. With one thread the clock is that thread's processor time, which other
-// programs on the machine do not disturb.
+// Times the fused operators against ATen: scaled_dot_product_attention on padded sequences and
+// eager compositions. Every answer is checked before it is timed. Forward and backward together,
+// fp32 unless named. Usage: ops_bench [threads]. With one thread the clock is that thread's
+// processor time, which other programs on the machine do not disturb.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <time.h>
@@ -43,12 +43,13 @@ double time_ms(const std::function<void()>& run) {
 std::vector<at::Tensor> forward_backward(const Operator& op, const std::vector<at::Tensor>& inputs,
                                          const at::Tensor& cotangent) {
   std::vector<at::Tensor> results{op(inputs)};
-  for (const auto& g : torch::autograd::grad({results[0]}, inputs, {cotangent})) results.push_back(g);
+  for (const auto& g : torch::autograd::grad({results[0]}, inputs, {cotangent}))
+    results.push_back(g);
   return results;
 }
 
-void compare(const char* name, std::vector<at::Tensor> inputs, const Operator& fused, const Operator& aten,
-             double tolerance = 1e-4) {
+void compare(const char* name, std::vector<at::Tensor> inputs, const Operator& fused,
+             const Operator& aten, double tolerance = 1e-4) {
   for (auto& x : inputs) x = x.detach().set_requires_grad(true);
   const auto cotangent = at::randn_like(fused(inputs));
   const auto got = forward_backward(fused, inputs, cotangent);
@@ -71,9 +72,11 @@ void compare(const char* name, std::vector<at::Tensor> inputs, const Operator& f
   const auto time_both = [&](const Operator& op) {
     return time_ms([&] { forward_backward(op, inputs, cotangent); });
   };
-  const double f = time_forward(fused), fa = time_forward(aten), b = time_both(fused), ba = time_both(aten);
-  std::printf("%-44s forward %8.3f ms, ATen %8.3f (x%5.2f)   with backward %8.3f ms, ATen %8.3f (x%5.2f)\n",
-              name, f, fa, fa / f, b, ba, ba / b);
+  const double f = time_forward(fused), fa = time_forward(aten), b = time_both(fused),
+               ba = time_both(aten);
+  std::printf(
+      "%-44s forward %8.3f ms, ATen %8.3f (x%5.2f)   with backward %8.3f ms, ATen %8.3f (x%5.2f)\n",
+      name, f, fa, fa / f, b, ba, ba / b);
   std::fflush(stdout);
 }
 
@@ -124,12 +127,14 @@ void bench_attention(const char* name, const Segments& segments, int64_t H, int6
     };
     const auto y = at::scaled_dot_product_attention(
         padded(x[0], queries, 1), padded(x[1], keys, H / G), padded(x[2], keys, H / G),
-        segments.causal || dense ? std::optional<at::Tensor>() : std::optional(mask), 0.0, segments.causal);
+        segments.causal || dense ? std::optional<at::Tensor>() : std::optional(mask), 0.0,
+        segments.causal);
     return y.transpose(1, 2).flatten(0, 1).index_select(0, packed);
   };
   const int64_t N = q_begin[segments.num_sequences()];
-  compare(name, {at::randn({N, H, K}), at::randn({num_keys, G, K}), at::randn({num_keys, G, K})},
-          [&](const auto& x) { return attention(x[0], x[1], x[2], segments); }, aten);
+  compare(
+      name, {at::randn({N, H, K}), at::randn({num_keys, G, K}), at::randn({num_keys, G, K})},
+      [&](const auto& x) { return attention(x[0], x[1], x[2], segments); }, aten);
 }
 
 std::vector<int64_t> offsets(const std::vector<int64_t>& lengths) {
@@ -138,7 +143,8 @@ std::vector<int64_t> offsets(const std::vector<int64_t>& lengths) {
   return begin;
 }
 
-// Sequences of about 28 tokens, each reading 3 of the documents of about 100 rows that a group of 4 shares.
+// Sequences of about 28 tokens, each reading 3 of the documents of about 100 rows that a group of 4
+// shares.
 Segments shared_documents(int64_t num_sequences, int64_t* num_keys) {
   std::mt19937 random(1);
   const int64_t num_documents = num_sequences;
@@ -155,17 +161,23 @@ Segments shared_documents(int64_t num_sequences, int64_t* num_keys) {
     segment_begin.push_back(int64_t(key_begin.size()));
   }
   *num_keys = rows.back();
-  return {longs(offsets(query_lengths)), longs(segment_begin), longs(key_begin), longs(key_end), false};
+  return {longs(offsets(query_lengths)), longs(segment_begin), longs(key_begin), longs(key_end),
+          false};
 }
 
 void bench_pointer(int64_t C) {
   int64_t num_keys = 0;
   const Segments segments = shared_documents(32, &num_keys);
   const int64_t N = segments.query_begin[-1].item<int64_t>();
-  const auto token = at::randint(0, 2000, {num_keys}, at::kLong), target = at::randint(0, 2000, {N}, at::kLong);
-  compare("copy_log_prob 32 x 28 queries, 300 keys, C 128", {at::randn({N, C}), at::randn({num_keys, C})},
-          [&](const auto& x) { return copy_log_prob(x[0], x[1], segments, {}, token, target); },
-          [&](const auto& x) { return reference::copy_log_prob(x[0], x[1], segments, {}, token, target); });
+  const auto token = at::randint(0, 2000, {num_keys}, at::kLong),
+             target = at::randint(0, 2000, {N}, at::kLong);
+  compare(
+      "copy_log_prob 32 x 28 queries, 300 keys, C 128",
+      {at::randn({N, C}), at::randn({num_keys, C})},
+      [&](const auto& x) { return copy_log_prob(x[0], x[1], segments, {}, token, target); },
+      [&](const auto& x) {
+        return reference::copy_log_prob(x[0], x[1], segments, {}, token, target);
+      });
 }
 
 void bench_width(int64_t D, int64_t H, int64_t G, int64_t K, int64_t F) {
@@ -173,29 +185,34 @@ void bench_width(int64_t D, int64_t H, int64_t G, int64_t K, int64_t F) {
   std::printf("width %ld, %ld rows\n", long(D), long(N));
   const auto linear_in = [](const auto& x) { return ops::linear(x[0], x[1]); };
   const auto aten_linear = [](const auto& x) { return at::linear(x[0], x[1]); };
-  compare("linear to qkv", {at::randn({N, D}), at::randn({(H + 2 * G) * K, D})}, linear_in, aten_linear);
+  compare("linear to qkv", {at::randn({N, D}), at::randn({(H + 2 * G) * K, D})}, linear_in,
+          aten_linear);
   compare("linear to 2F", {at::randn({N, D}), at::randn({2 * F, D})}, linear_in, aten_linear);
   compare("linear from F", {at::randn({N, F}), at::randn({D, F})}, linear_in, aten_linear);
   compare("linear to 2F, bf16",
           {at::randn({N, D}).to(at::kBFloat16), at::randn({2 * F, D}).to(at::kBFloat16)}, linear_in,
           aten_linear, 2e-2);
-  compare("rms_norm", {at::randn({N, D}), at::randn({D})},
-          [](const auto& x) { return rms_norm(x[0], x[1], 1e-6); },
-          [](const auto& x) { return reference::rms_norm(x[0], x[1], 1e-6); });
-  compare("swiglu", {at::randn({N, 2 * F})}, [](const auto& x) { return swiglu(x[0]); },
-          [](const auto& x) { return reference::swiglu(x[0]); });
+  compare(
+      "rms_norm", {at::randn({N, D}), at::randn({D})},
+      [](const auto& x) { return rms_norm(x[0], x[1], 1e-6); },
+      [](const auto& x) { return reference::rms_norm(x[0], x[1], 1e-6); });
+  compare(
+      "swiglu", {at::randn({N, 2 * F})}, [](const auto& x) { return swiglu(x[0]); },
+      [](const auto& x) { return reference::swiglu(x[0]); });
   const auto position = at::arange(110, at::kLong).repeat({32});
-  compare("rotary of q and k in qkv", {at::randn({N, (H + 2 * G) * K})},
-          [&](const auto& x) { return rotary(x[0], position, H + G, K, 1e4); },
-          [&](const auto& x) { return reference::rotary(x[0], position, H + G, K, 1e4); });
+  compare(
+      "rotary of q and k in qkv", {at::randn({N, (H + 2 * G) * K})},
+      [&](const auto& x) { return rotary(x[0], position, H + G, K, 1e4); },
+      [&](const auto& x) { return reference::rotary(x[0], position, H + G, K, 1e4); });
   bench_attention("attention, 32 sequences of 110",
                   self_segments(longs(offsets(std::vector<int64_t>(32, 110))), false), H, G, K, N);
   std::vector<int64_t> lengths;
   for (int64_t s = 0; s < 32; ++s) lengths.push_back(60 + s * 100 / 31);
-  bench_attention("attention, 32 sequences of 60 to 160", self_segments(longs(offsets(lengths)), false), H, G,
-                  K, offsets(lengths).back());
+  bench_attention("attention, 32 sequences of 60 to 160",
+                  self_segments(longs(offsets(lengths)), false), H, G, K, offsets(lengths).back());
   bench_attention("causal attention, 64 sequences of 28",
-                  self_segments(longs(offsets(std::vector<int64_t>(64, 28))), true), H, G, K, 64 * 28);
+                  self_segments(longs(offsets(std::vector<int64_t>(64, 28))), true), H, G, K,
+                  64 * 28);
   int64_t num_keys = 0;
   const Segments crossing = shared_documents(32, &num_keys);
   bench_attention("attention, 32 x 28 queries, 300 shared keys", crossing, H, G, K, num_keys);

@@ -16,7 +16,8 @@ namespace {
 // A tar built block by block, in the dialects that other programs write.
 class RawTar {
  public:
-  void member(const std::string& name, const std::string& body, char type = '0', const std::string& prefix = "") {
+  void member(const std::string& name, const std::string& body, char type = '0',
+              const std::string& prefix = "") {
     std::string header(512, '\0');
     header.replace(0, std::min<size_t>(name.size(), 100), name.substr(0, 100));
     header.replace(100, 8, std::string("0000644\0", 8));
@@ -26,7 +27,10 @@ class RawTar {
     header.replace(136, 11, "00000000000");
     header.replace(148, 8, "        ");
     header[156] = type;
-    header.replace(257, 8, std::string("ustar\0" "00", 8));
+    header.replace(257, 8,
+                   std::string("ustar\0"
+                               "00",
+                               8));
     header.replace(345, prefix.size(), prefix);
     unsigned sum = 0;
     for (const char c : header) sum += static_cast<unsigned char>(c);
@@ -42,7 +46,8 @@ class RawTar {
   void pax(const std::string& name, const std::string& body) {
     const std::string record = " path=" + name + "\n";
     size_t length = record.size();
-    while (std::to_string(length).size() + record.size() != length) length = std::to_string(length).size() + record.size();
+    while (std::to_string(length).size() + record.size() != length)
+      length = std::to_string(length).size() + record.size();
     member("PaxHeader", std::to_string(length) + record, 'x');
     member("short", body);
   }
@@ -73,10 +78,12 @@ Listing list(const std::string& content, const std::string& name = "s.tar") {
 
 TEST(ExpandBraces, CountsAndMultiplies) {
   EXPECT_EQ(expand_braces("plain.tar"), (std::vector<std::string>{"plain.tar"}));
-  EXPECT_EQ(expand_braces("s-{08..11}.tar"), (std::vector<std::string>{"s-08.tar", "s-09.tar", "s-10.tar", "s-11.tar"}));
+  EXPECT_EQ(expand_braces("s-{08..11}.tar"),
+            (std::vector<std::string>{"s-08.tar", "s-09.tar", "s-10.tar", "s-11.tar"}));
   EXPECT_EQ(expand_braces("{a,b}/{0..1}"), (std::vector<std::string>{"a/0", "a/1", "b/0", "b/1"}));
   EXPECT_EQ(expand_braces("s-{000000..000123}.tar").size(), 124U);
-  for (const std::string wrong : {"s-{3..1}", "s-{0..", "s-{a..b}", "s-{0..99999999}", "s-{0..9999}{0..9999}"}) {
+  for (const std::string wrong :
+       {"s-{3..1}", "s-{0..", "s-{a..b}", "s-{0..99999999}", "s-{0..9999}{0..9999}"}) {
     EXPECT_THROW(expand_braces(wrong), UserError) << wrong;
   }
 }
@@ -94,7 +101,8 @@ TEST(TarReader, SplitsAtTheFirstDotOfTheBaseName) {
   tar.member("train.v1/0001.jpg", "D");
   const Listing listing = list(tar.finished());
   ASSERT_EQ(listing.samples.size(), 3U);  // 2.0 and 2.1 are never merged
-  EXPECT_EQ(listing.keys, (std::vector<std::string>{"a/v1.2/clip 2", "a/v1.2/clip 2", "train.v1/0001"}));
+  EXPECT_EQ(listing.keys,
+            (std::vector<std::string>{"a/v1.2/clip 2", "a/v1.2/clip 2", "train.v1/0001"}));
   EXPECT_EQ(listing.samples[0].fields.size(), 2U);
   EXPECT_TRUE(listing.samples[2].fields.contains("jpg"));
   EXPECT_EQ(listing.odd.size(), 3U);
@@ -113,12 +121,13 @@ TEST(TarReader, DeliversWhatIsWholeOfATruncatedShard) {
   EXPECT_EQ(listing.keys, (std::vector<std::string>{"1", "2", "3", "4", "5", "6"}));
   EXPECT_EQ(listing.bad.count, 1);
   EXPECT_NE(listing.bad.first[0].find("damaged shard"), std::string::npos);
-  EXPECT_NE(listing.bad.first[0].find("at byte 9216"), std::string::npos) << listing.bad.first[0];  // 6 * 1536
+  EXPECT_NE(listing.bad.first[0].find("at byte 9216"), std::string::npos)
+      << listing.bad.first[0];  // 6 * 1536
   const TempDir folder;
   write_file_atomic(folder.path() / "s.tar", tar.finished().substr(0, cut));
   BadRecords strict(BadRecords::Policy::kFail);
   TarReader reader((folder.path() / "s.tar").string(), strict);
-  EXPECT_THROW(while (reader.next()) {}, DataError);
+  EXPECT_THROW(while (reader.next()){}, DataError);
 }
 
 TEST(TarReader, AcceptsAShardWithoutItsEndBlocks) {
@@ -130,7 +139,8 @@ TEST(TarReader, AcceptsAShardWithoutItsEndBlocks) {
 }
 
 TEST(TarReader, ReportsWhatIsNoTar) {
-  for (const std::string& content : {std::string(4000, 'x'), std::string("version https://git-lfs.github.com/spec/v1\n")}) {
+  for (const std::string& content :
+       {std::string(4000, 'x'), std::string("version https://git-lfs.github.com/spec/v1\n")}) {
     const Listing listing = list(content);
     EXPECT_TRUE(listing.keys.empty());
     EXPECT_EQ(listing.bad.count, 1);
@@ -192,7 +202,8 @@ TEST(TarReader, KeepsUtf8NamesOfMoreThanAHundredBytes) {
 TEST(TarReader, RefusesAMemberThatClaimsTooMuch) {
   RawTar tar;
   tar.member("1.txt", "x");
-  // The size field of the second header claims 8 GiB - 1; one could only die trying to allocate that.
+  // The size field of the second header claims 8 GiB - 1; one could only die trying to allocate
+  // that.
   RawTar second;
   second.member("2.txt", "");
   std::string header = second.bytes;
@@ -247,7 +258,8 @@ TEST(ReadCorpus, ReadsShardsAndFindsTheirPicturesAgain) {
   for (int shard = 0; shard < 2; ++shard) {
     RawTar tar;
     const std::string key = std::to_string(shard);
-    tar.pax("pictures/" + key + ".PNG", picture);  // a PAX header before the body: its offset must still be right
+    tar.pax("pictures/" + key + ".PNG",
+            picture);  // a PAX header before the body: its offset must still be right
     tar.member("pictures/" + key + ".json", R"({"title":"T)" + key + R"("})");
     tar.member("pictures/" + key + ".txt", "caption " + key);
     write_file_atomic(folder.path() / ("s-" + key + ".tar"), tar.finished());
@@ -258,7 +270,8 @@ TEST(ReadCorpus, ReadsShardsAndFindsTheirPicturesAgain) {
   ASSERT_EQ(corpus.documents.size(), 2U);
   EXPECT_EQ(corpus.at("pictures/1").text, "caption 1");
   EXPECT_EQ(corpus.at("pictures/1").title, "T1");
-  for (const Document& d : corpus.documents) EXPECT_EQ(decode_image(corpus.images->read(d.image)), red);
+  for (const Document& d : corpus.documents)
+    EXPECT_EQ(decode_image(corpus.images->read(d.image)), red);
 }
 
 TEST(ReadCorpus, ReadsCompressedShards) {

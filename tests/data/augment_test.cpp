@@ -105,7 +105,8 @@ TEST(AugmentConfigTest, RefusesProbabilitiesAboveOne) {
 TEST(ApplyIdentity, HasFortyEightDistinctResultsAndAPlainOne) {
   std::set<std::vector<uint8_t>> results;
   for (int code = 0; code < 48; ++code) {
-    const Identity identity{static_cast<uint8_t>(code % 6), code / 6 % 2 == 1, code / 12 % 2 == 1, code / 24 == 1};
+    const Identity identity{static_cast<uint8_t>(code % 6), code / 6 % 2 == 1, code / 12 % 2 == 1,
+                            code / 24 == 1};
     const Image image = apply_identity(flag(), identity);
     EXPECT_EQ(identity.is_plain(), image == flag());
     results.insert(image.rgb);
@@ -115,9 +116,12 @@ TEST(ApplyIdentity, HasFortyEightDistinctResultsAndAPlainOne) {
 
 TEST(ApplyIdentity, MovesPixelsAsItSays) {
   const Image image{1, 2, {10, 20, 30, 40, 50, 60}};
-  EXPECT_EQ(apply_identity(image, {.channels = 5}).rgb, (std::vector<uint8_t>{30, 20, 10, 60, 50, 40}));
-  EXPECT_EQ(apply_identity(image, {.invert = true}).rgb, (std::vector<uint8_t>{245, 235, 225, 215, 205, 195}));
-  EXPECT_EQ(apply_identity(image, {.flip_horizontal = true}).rgb, (std::vector<uint8_t>{40, 50, 60, 10, 20, 30}));
+  EXPECT_EQ(apply_identity(image, {.channels = 5}).rgb,
+            (std::vector<uint8_t>{30, 20, 10, 60, 50, 40}));
+  EXPECT_EQ(apply_identity(image, {.invert = true}).rgb,
+            (std::vector<uint8_t>{245, 235, 225, 215, 205, 195}));
+  EXPECT_EQ(apply_identity(image, {.flip_horizontal = true}).rgb,
+            (std::vector<uint8_t>{40, 50, 60, 10, 20, 30}));
 }
 
 TEST(RandomIdentity, DrawsAllFortyEight) {

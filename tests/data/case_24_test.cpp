@@ -1,7 +1,9 @@
-// Case 24: sentencepiece and LibTorch in one process. Debian's libsentencepiece exports FLAGS_minloglevel as a 32-byte
-// object and LibTorch's libc10 exports an int of that name: bound together, sentencepiece's start-up wrote
-// over 28 bytes of libc10's data, or libc10 read a pointer as its log level. cmake/sentencepiece.cmake keeps them apart.
-#include <ATen/ATen.h>
+// Case 24: sentencepiece and LibTorch in one process. Debian's libsentencepiece exports
+// FLAGS_minloglevel as a 32-byte object and LibTorch's libc10 exports an int of that name: bound
+// together, sentencepiece's start-up wrote over 28 bytes of libc10's data, or libc10 read a pointer
+// as its log level. cmake/sentencepiece.cmake keeps them apart.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +16,8 @@ namespace {
 TEST(Case24, SentencepieceAndLibTorchWorkInOneProcessInEitherOrder) {
   const TempDir folder;
   std::vector<std::string> lines;
-  for (int i = 0; i < 300; ++i) lines.push_back("The capital number " + std::to_string(i) + " is Paris.");
+  for (int i = 0; i < 300; ++i)
+    lines.push_back("The capital number " + std::to_string(i) + " is Paris.");
   const std::string path = (folder.path() / "t.model").string();
   EXPECT_EQ(at::ones({2, 3}).sum().item<float>(), 6.0F);
   Tokenizer::train(lines, path, {.vocab_size = 320});

@@ -14,13 +14,14 @@ Document country(const std::string& id, const std::string& capital, const std::s
   Document d;
   d.id = id;
   d.title = id;
-  d.text = "The capital of " + id + " is " + capital + ". People in " + capital + " pay with the " + currency +
-           ". It is not " + capital + "ville.";
+  d.text = "The capital of " + id + " is " + capital + ". People in " + capital + " pay with the " +
+           currency + ". It is not " + capital + "ville.";
   d.meta["facts"] = {{"capital", {capital}}, {"currency", {currency}}};
   return d;
 }
 
-Example question(const std::string& type, std::vector<std::string> answers, const std::string& document) {
+Example question(const std::string& type, std::vector<std::string> answers,
+                 const std::string& document) {
   Example e;
   e.id = type + document;
   e.type = type;
@@ -30,8 +31,9 @@ Example question(const std::string& type, std::vector<std::string> answers, cons
 }
 
 struct World {
-  std::vector<Document> documents = {country("France", "Paris", "euro"), country("Peru", "Lima", "sol"),
-                                     country("Kenya", "Nairobi", "shilling"), country("Norway", "Oslo", "krone")};
+  std::vector<Document> documents = {
+      country("France", "Paris", "euro"), country("Peru", "Lima", "sol"),
+      country("Kenya", "Nairobi", "shilling"), country("Norway", "Oslo", "krone")};
   std::vector<const Document*> training() const {
     std::vector<const Document*> all;
     for (const Document& d : documents) all.push_back(&d);
@@ -40,7 +42,8 @@ struct World {
 };
 
 TEST(ReplaceWords, ReplacesWholeWordsLongestFirstAndOnce) {
-  EXPECT_EQ(replace_words("Congo, Congo River, Congolese", {{"", "Congo", "Chad"}, {"", "Congo River", "Nile"}}),
+  EXPECT_EQ(replace_words("Congo, Congo River, Congolese",
+                          {{"", "Congo", "Chad"}, {"", "Congo River", "Nile"}}),
             "Chad, Nile, Congolese");
   EXPECT_EQ(replace_words("a b", {{"", "a", "b"}, {"", "b", "a"}}), "b a");
   EXPECT_EQ(replace_words("x.fr and www.fr", {{"", ".fr", ".zz"}}), "x.zz and www.zz");
@@ -53,7 +56,8 @@ TEST(ReplaceWords, ReplacesWholeWordsLongestFirstAndOnce) {
 
 TEST(CounterfactualTest, SwapsTextAndAnswersAlike) {
   const World world;
-  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0}, world.training(), {}, nullptr);
+  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0}, world.training(), {},
+                               nullptr);
   const Example capital = question("capital", {"Paris"}, "France");
   for (int64_t step = 0; step < 20; ++step) {
     const EditedDocument edited = swapper.edit(world.documents[0], {&capital}, step);
@@ -70,8 +74,10 @@ TEST(CounterfactualTest, SwapsTextAndAnswersAlike) {
 
 TEST(CounterfactualTest, GivesExamplesOfAStepTheSameDocumentInAnyOrder) {
   const World world;
-  const Counterfactual swapper({.probability = 0.5, .random_share = 0.5, .seed = 4}, world.training(), {}, nullptr);
-  const Example a = question("capital", {"Paris"}, "France"), b = question("currency", {"euro", "people"}, "France");
+  const Counterfactual swapper({.probability = 0.5, .random_share = 0.5, .seed = 4},
+                               world.training(), {}, nullptr);
+  const Example a = question("capital", {"Paris"}, "France"),
+                b = question("currency", {"euro", "people"}, "France");
   std::set<std::string> texts;
   for (int64_t step = 0; step < 30; ++step) {
     const auto one = swapper.edit(world.documents[0], {&a, &b}, step);
@@ -94,7 +100,8 @@ TEST(CounterfactualTest, KeepsEverythingAtProbabilityZero) {
 TEST(CounterfactualTest, NeverKeepsAnAnswerThatTheEditMadeUntrue) {
   const World world;
   const Counterfactual swapper({.probability = 1.0}, world.training(), {}, nullptr);
-  // "City of Light" stands nowhere in the text: it was an alias of Paris. "EURO" is the swapped value in capitals.
+  // "City of Light" stands nowhere in the text: it was an alias of Paris. "EURO" is the swapped
+  // value in capitals.
   const Example capital = question("capital", {"Paris", "City of Light"}, "France");
   const Example money = question("currency", {"EURO"}, "France");
   const Example alias_only = question("capital", {"City of Light"}, "France");
@@ -111,9 +118,11 @@ TEST(CounterfactualTest, NeverKeepsAnAnswerThatTheEditMadeUntrue) {
 TEST(CounterfactualTest, WorksWithoutFactsFromTheAnswersAlone) {
   World world;
   for (Document& d : world.documents) d.meta = Json::object();
-  const std::vector<Example> examples = {question("capital", {"Paris"}, "France"), question("capital", {"Lima"}, "Peru"),
+  const std::vector<Example> examples = {question("capital", {"Paris"}, "France"),
+                                         question("capital", {"Lima"}, "Peru"),
                                          question("capital", {"Oslo"}, "Norway")};
-  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0}, world.training(), examples, nullptr);
+  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0}, world.training(),
+                               examples, nullptr);
   EXPECT_EQ(swapper.pool_size("capital"), 3);
   const auto edited = swapper.edit(world.documents[0], {&examples[0]}, 3);
   ASSERT_EQ(edited.swaps.size(), 1U);
@@ -122,8 +131,8 @@ TEST(CounterfactualTest, WorksWithoutFactsFromTheAnswersAlone) {
 
 TEST(CounterfactualTest, TakesValuesFromTrainingDocumentsOnly) {
   const World world;
-  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0}, {&world.documents[0], &world.documents[1]}, {},
-                               nullptr);
+  const Counterfactual swapper({.probability = 1.0, .random_share = 0.0},
+                               {&world.documents[0], &world.documents[1]}, {}, nullptr);
   for (int64_t step = 0; step < 50; ++step) {
     for (const Swap& swap : swapper.edit(world.documents[0], {}, step).swaps) {
       EXPECT_TRUE(swap.to == "Lima" || swap.to == "sol") << swap.to;
@@ -134,7 +143,8 @@ TEST(CounterfactualTest, TakesValuesFromTrainingDocumentsOnly) {
 TEST(CounterfactualTest, MakesRandomValuesOfTokenizerPieces) {
   const TempDir folder;
   std::vector<std::string> lines;
-  for (int i = 0; i < 300; ++i) lines.push_back("The capital number " + std::to_string(i) + " pays with shells and coins.");
+  for (int i = 0; i < 300; ++i)
+    lines.push_back("The capital number " + std::to_string(i) + " pays with shells and coins.");
   const std::string path = (folder.path() / "t.model").string();
   Tokenizer::train(lines, path, {.vocab_size = 350});
   const World world;

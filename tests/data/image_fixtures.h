@@ -23,7 +23,9 @@ inline void put(Buffer& bytes, uint64_t value, int width, bool big_endian = true
     bytes.push_back(static_cast<std::byte>(value >> (8 * (big_endian ? width - 1 - i : i))));
   }
 }
-inline void put(Buffer& bytes, const Buffer& more) { bytes.insert(bytes.end(), more.begin(), more.end()); }
+inline void put(Buffer& bytes, const Buffer& more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
+}
 
 inline uint32_t crc32(const Buffer& bytes) {
   uint32_t crc = 0xFFFFFFFF;
@@ -65,7 +67,8 @@ struct Png {
     raw_chunk("PLTE", palette);
     raw_chunk("tRNS", transparency);
     Buffer rows;
-    const size_t row = height > 0 && height < 1000 ? samples.size() / static_cast<size_t>(height) : 0;
+    const size_t row =
+        height > 0 && height < 1000 ? samples.size() / static_cast<size_t>(height) : 0;
     for (size_t at = 0; row > 0 && at < samples.size(); at += row) {
       put(rows, 0, 1);  // no filter
       for (size_t i = 0; i < row; ++i) put(rows, samples[at + i], 1);
@@ -189,11 +192,19 @@ inline Buffer tiff(const Image& image, int orientation) {
   struct Entry {
     uint64_t tag, type, count, value;
   };
-  const auto width = static_cast<uint64_t>(image.width), height = static_cast<uint64_t>(image.height);
+  const auto width = static_cast<uint64_t>(image.width),
+             height = static_cast<uint64_t>(image.height);
   constexpr uint64_t kEntries = 10, kBits = 8 + 2 + kEntries * 12 + 4, kPixels = kBits + 6;
-  const std::vector<Entry> entries = {{256, 4, 1, width}, {257, 4, 1, height}, {258, 3, 3, kBits}, {259, 3, 1, 1},
-                                      {262, 3, 1, 2}, {273, 4, 1, kPixels}, {274, 3, 1, static_cast<uint64_t>(orientation)},
-                                      {277, 3, 1, 3}, {278, 4, 1, height}, {279, 4, 1, image.rgb.size()}};
+  const std::vector<Entry> entries = {{256, 4, 1, width},
+                                      {257, 4, 1, height},
+                                      {258, 3, 3, kBits},
+                                      {259, 3, 1, 1},
+                                      {262, 3, 1, 2},
+                                      {273, 4, 1, kPixels},
+                                      {274, 3, 1, static_cast<uint64_t>(orientation)},
+                                      {277, 3, 1, 3},
+                                      {278, 4, 1, height},
+                                      {279, 4, 1, image.rgb.size()}};
   Buffer all = bytes_of("II*");
   put(all, 0, 1);
   put(all, 8, 4, false);
@@ -226,7 +237,8 @@ inline Buffer bmp(const Image& image) {
   put(all, 0, 8);
   for (int y = image.height - 1; y >= 0; --y) {
     for (int x = 0; x < image.width; ++x) {
-      for (int c = 2; c >= 0; --c) put(all, image.rgb[static_cast<size_t>((y * image.width + x) * 3 + c)], 1);
+      for (int c = 2; c >= 0; --c)
+        put(all, image.rgb[static_cast<size_t>((y * image.width + x) * 3 + c)], 1);
     }
   }
   return all;

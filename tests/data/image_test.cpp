@@ -51,7 +51,8 @@ int block(const Image& image, int row, int column) {
   const Image original = three_by_two();
   for (int i = 0; i < 6; ++i) {
     const auto q = pixel(original, i / 3 * 16 + 8, i % 3 * 16 + 8);
-    if (std::abs(p[0] - q[0]) + std::abs(p[1] - q[1]) + std::abs(p[2] - q[2]) < 60) return i;  // JPEG's loss
+    if (std::abs(p[0] - q[0]) + std::abs(p[1] - q[1]) + std::abs(p[2] - q[2]) < 60)
+      return i;  // JPEG's loss
   }
   return -1;
 }
@@ -65,9 +66,10 @@ std::vector<int> blocks(const Image& image) {
 }
 
 // What the stored 0 1 2 / 3 4 5 must look like when shown, by the EXIF standard.
-const std::map<int, std::vector<int>> kUpright = {
-    {1, {0, 1, 2, 3, 4, 5}}, {2, {2, 1, 0, 5, 4, 3}}, {3, {5, 4, 3, 2, 1, 0}}, {4, {3, 4, 5, 0, 1, 2}},
-    {5, {0, 3, 1, 4, 2, 5}}, {6, {3, 0, 4, 1, 5, 2}}, {7, {5, 2, 4, 1, 3, 0}}, {8, {2, 5, 1, 4, 0, 3}}};
+const std::map<int, std::vector<int>> kUpright = {{1, {0, 1, 2, 3, 4, 5}}, {2, {2, 1, 0, 5, 4, 3}},
+                                                  {3, {5, 4, 3, 2, 1, 0}}, {4, {3, 4, 5, 0, 1, 2}},
+                                                  {5, {0, 3, 1, 4, 2, 5}}, {6, {3, 0, 4, 1, 5, 2}},
+                                                  {7, {5, 2, 4, 1, 3, 0}}, {8, {2, 5, 1, 4, 0, 3}}};
 
 TEST(DecodeImage, TurnsJpegsUprightForAllEightOrientations) {
   for (const auto& [orientation, expected] : kUpright) {
@@ -117,7 +119,8 @@ TEST(DecodeImage, ReadsGrayJpegsAsRgb) {
 
 TEST(DecodeImage, ReducesSixteenBitsToEight) {
   // 0x8000 / 257 = 127.5 rounds to even or up: either is within half a step.
-  const auto p = pixel(decode_image(Png{1, 1, 16, 2, {0xFF, 0xFF, 0x80, 0x00, 0x00, 0xFF}}.bytes()), 0, 0);
+  const auto p =
+      pixel(decode_image(Png{1, 1, 16, 2, {0xFF, 0xFF, 0x80, 0x00, 0x00, 0xFF}}.bytes()), 0, 0);
   EXPECT_EQ(p[0], 255);
   EXPECT_NEAR(p[1], 127.5, 0.5);
   EXPECT_EQ(p[2], 1);
@@ -134,7 +137,8 @@ TEST(DecodeImage, BlendsAlphaOverTheStatedBackground) {
 }
 
 TEST(DecodeImage, BlendsGrayWithAlphaPalettesAndColourKeys) {
-  EXPECT_EQ(pixel(decode_image(Png{1, 1, 8, 4, {10, 0}}.bytes()), 0, 0), (std::array<int, 3>{255, 255, 255}));
+  EXPECT_EQ(pixel(decode_image(Png{1, 1, 8, 4, {10, 0}}.bytes()), 0, 0),
+            (std::array<int, 3>{255, 255, 255}));
   Png palette{1, 2, 8, 3, {0, 1}};
   palette.palette = {9, 8, 7, 50, 60, 70};
   EXPECT_EQ(pixel(decode_image(palette.bytes()), 0, 0), (std::array<int, 3>{9, 8, 7}));
@@ -153,7 +157,8 @@ TEST(DecodeImage, BlendsGrayWithAlphaPalettesAndColourKeys) {
 
 TEST(DecodeImage, RejectsEveryTruncationOfAJpegAndAPng) {
   const Image image = three_by_two();
-  for (const auto& whole : {encode_jpeg(image), encode_png(image), fixtures::tiff(image, 1), fixtures::bmp(image)}) {
+  for (const auto& whole :
+       {encode_jpeg(image), encode_png(image), fixtures::tiff(image, 1), fixtures::bmp(image)}) {
     ASSERT_EQ(failure(whole), "");
     for (size_t size = 0; size < whole.size(); ++size) {
       EXPECT_NE(failure(std::span(whole).first(size)), "") << size << " of " << whole.size();
@@ -180,7 +185,8 @@ TEST(DecodeImage, RefusesHugeClaimsFromTheHeaderAlone) {
 }
 
 TEST(DecodeImage, RefusesSizesThatOverflow) {
-  for (const auto& [width, height] : {std::pair{0x7FFFFFFF, 0x7FFFFFFF}, {0, 10}, {10, 0}, {-1, 10}}) {
+  for (const auto& [width, height] :
+       {std::pair{0x7FFFFFFF, 0x7FFFFFFF}, {0, 10}, {10, 0}, {-1, 10}}) {
     Png bomb{height, width, 8, 2, {}};
     EXPECT_NE(failure(bomb.bytes()), "") << width;
   }
@@ -190,7 +196,8 @@ TEST(DecodeImage, NamesTheSourceOfDamagedData) {
   auto png = encode_png(three_by_two());
   png[60] ^= std::byte{0xFF};  // inside the pixel data: its checksum no longer fits
   EXPECT_EQ(failure(png).rfind("pic: ", 0), 0U) << failure(png);
-  EXPECT_NE(failure(bytes_of("version https://git-lfs.github.com/spec/v1")).find("no picture"), std::string::npos);
+  EXPECT_NE(failure(bytes_of("version https://git-lfs.github.com/spec/v1")).find("no picture"),
+            std::string::npos);
   EXPECT_NE(failure({}).find("no picture"), std::string::npos);
 }
 
@@ -205,11 +212,14 @@ TEST(Resize, AveragesWhenItShrinks) {
   Image checker{64, 64, std::vector<uint8_t>(64 * 64 * 3)};
   for (int y = 0; y < 64; ++y) {
     for (int x = 0; x < 64; ++x) {
-      for (int c = 0; c < 3; ++c) checker.rgb[static_cast<size_t>((y * 64 + x) * 3 + c)] = (x + y) % 2 ? 255 : 0;
+      for (int c = 0; c < 3; ++c)
+        checker.rgb[static_cast<size_t>((y * 64 + x) * 3 + c)] = (x + y) % 2 ? 255 : 0;
     }
   }
-  for (const uint8_t value : resize(checker, 16, 16).rgb) EXPECT_NEAR(value, 127.5, 1.0);  // rounding
-  for (const uint8_t value : resize(checker, 16, 128).rgb) EXPECT_NEAR(value, 127.5, 1.0);  // one side grows
+  for (const uint8_t value : resize(checker, 16, 16).rgb)
+    EXPECT_NEAR(value, 127.5, 1.0);  // rounding
+  for (const uint8_t value : resize(checker, 16, 128).rgb)
+    EXPECT_NEAR(value, 127.5, 1.0);  // one side grows
 }
 
 TEST(Resize, PadsToKeepTheAspect) {

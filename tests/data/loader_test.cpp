@@ -82,7 +82,8 @@ class MemoryImages : public ImageSource {
 
 TEST(ImageCacheTest, KeepsWithinItsLimitAndForgetsTheLeastRecentlyUsed) {
   const int64_t one = 8 * 8 * 3 + static_cast<int64_t>(sizeof(Image));
-  const ImageCache cache(std::make_shared<MemoryImages>(), {.height = 8, .width = 8, .limit_bytes = 3 * one});
+  const ImageCache cache(std::make_shared<MemoryImages>(),
+                         {.height = 8, .width = 8, .limit_bytes = 3 * one});
   for (const std::string name : {"1", "2", "3"}) cache.get(name);
   EXPECT_EQ(cache.bytes(), 3 * one);
   cache.get("1");
@@ -96,13 +97,15 @@ TEST(ImageCacheTest, KeepsWithinItsLimitAndForgetsTheLeastRecentlyUsed) {
 }
 
 TEST(ImageCacheTest, WorksWithoutRoomForASinglePicture) {
-  const ImageCache cache(std::make_shared<MemoryImages>(), {.height = 8, .width = 8, .limit_bytes = 0});
+  const ImageCache cache(std::make_shared<MemoryImages>(),
+                         {.height = 8, .width = 8, .limit_bytes = 0});
   EXPECT_EQ(cache.get("9")->rgb[0], 9);
   EXPECT_EQ(cache.bytes(), 0);
 }
 
 TEST(ImageCacheTest, ServesManyThreads) {
-  const ImageCache cache(std::make_shared<MemoryImages>(), {.height = 8, .width = 8, .limit_bytes = 2000});
+  const ImageCache cache(std::make_shared<MemoryImages>(),
+                         {.height = 8, .width = 8, .limit_bytes = 2000});
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

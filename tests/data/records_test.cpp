@@ -9,7 +9,8 @@ namespace contexture::data {
 namespace {
 
 constexpr const char* kThree =
-    "{\"id\":\"a\",\"text\":\"one\"}\n{\"id\":\"b\",\"text\":\"two\"}\n{\"id\":\"c\",\"text\":\"three\"}\n";
+    "{\"id\":\"a\",\"text\":\"one\"}\n{\"id\":\"b\",\"text\":\"two\"}\n{\"id\":\"c\",\"text\":"
+    "\"three\"}\n";
 
 struct Read {
   std::vector<std::string> ids;
@@ -21,7 +22,8 @@ Read read(const std::string& content) {
   const auto path = folder.path() / "c.jsonl";
   write_file_atomic(path, content);
   Read result;
-  for (const Document& d : read_corpus(path.string(), result.bad).documents) result.ids.push_back(d.id);
+  for (const Document& d : read_corpus(path.string(), result.bad).documents)
+    result.ids.push_back(d.id);
   return result;
 }
 
@@ -59,7 +61,9 @@ TEST(ReadCorpus, SkipsByteOrderMarksAtTheStartAndInTheMiddle) {
 }
 
 TEST(ReadCorpus, AcceptsCrlfEmptyLinesAndAMissingLastNewline) {
-  EXPECT_EQ(read("\r\n{\"id\":\"a\",\"text\":\"1\"}\r\n\r\n  \n{\"id\":\"b\",\"text\":\"2\"}").ids.size(), 2U);
+  EXPECT_EQ(
+      read("\r\n{\"id\":\"a\",\"text\":\"1\"}\r\n\r\n  \n{\"id\":\"b\",\"text\":\"2\"}").ids.size(),
+      2U);
 }
 
 TEST(ReadCorpus, SaysThatAFileIsUtf16) {
@@ -95,7 +99,8 @@ TEST(ReadCorpus, NamesBadRecordsAndKeepsTheOthers) {
       "nonsense",
   };
   for (const std::string& line : bad_lines) {
-    const Read result = read("{\"id\":\"a\",\"text\":\"1\"}\n" + line + "\n{\"id\":\"c\",\"text\":\"3\"}\n");
+    const Read result =
+        read("{\"id\":\"a\",\"text\":\"1\"}\n" + line + "\n{\"id\":\"c\",\"text\":\"3\"}\n");
     EXPECT_EQ(result.ids, (std::vector<std::string>{"a", "c"})) << line.substr(0, 60);
     EXPECT_EQ(result.bad.count, 1) << line.substr(0, 60);
     ASSERT_EQ(result.bad.first.size(), 1U);
@@ -140,8 +145,9 @@ TEST(RequireGoldDocuments, DropsAndNamesExamplesWithoutTheirDocument) {
   Corpus corpus;
   corpus.index["d"] = 0;
   ExampleSet set;
-  set.examples = {Example{.id = "1", .question = "", .answers = {}, .image = "", .documents = {"d"}},
-                  Example{.id = "2", .question = "", .answers = {}, .image = "", .documents = {"e"}}};
+  set.examples = {
+      Example{.id = "1", .question = "", .answers = {}, .image = "", .documents = {"d"}},
+      Example{.id = "2", .question = "", .answers = {}, .image = "", .documents = {"e"}}};
   BadRecords bad(BadRecords::Policy::kSkip);
   require_gold_documents(set, corpus, bad);
   ASSERT_EQ(set.examples.size(), 1U);

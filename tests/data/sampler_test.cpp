@@ -13,7 +13,9 @@ namespace {
 
 std::vector<std::string> singles(size_t n) { return std::vector<std::string>(n); }
 
-std::vector<std::vector<std::string>> only(std::vector<std::string> dataset) { return {std::move(dataset)}; }
+std::vector<std::vector<std::string>> only(std::vector<std::string> dataset) {
+  return {std::move(dataset)};
+}
 
 TEST(Sampler, GivesEveryExampleOnceAnEpoch) {
   const Sampler sampler({.seed = 5, .batch_size = 7}, only(singles(35)));
@@ -36,7 +38,8 @@ TEST(Sampler, DependsOnSeedAndStepAlone) {
   std::vector<std::vector<Pick>> forward;
   for (int64_t step = 0; step < 50; ++step) forward.push_back(a.batch_at(step));
   // Backwards, on another object: as a run that resumes at any step.
-  for (int64_t step = 49; step >= 0; --step) EXPECT_EQ(b.batch_at(step), forward[static_cast<size_t>(step)]);
+  for (int64_t step = 49; step >= 0; --step)
+    EXPECT_EQ(b.batch_at(step), forward[static_cast<size_t>(step)]);
   EXPECT_NE(other.batch_at(0), forward[0]);
   EXPECT_NE(forward[0], forward[13]);  // the next epoch has an order of its own
 }
@@ -83,7 +86,8 @@ TEST(EvalBatches, CoverEverythingOnceEvenWhenOneBatchIsTooMuch) {
 }
 
 TEST(Sampler, MixesDatasetsByTheirWeightsExactly) {
-  const Sampler sampler({.seed = 3, .batch_size = 10, .weights = {0.7, 0.3}}, {singles(14), singles(1000)});
+  const Sampler sampler({.seed = 3, .batch_size = 10, .weights = {0.7, 0.3}},
+                        {singles(14), singles(1000)});
   std::map<int, int> counts;
   std::map<int64_t, int> of_first;
   for (int64_t step = 0; step < 100; ++step) {
@@ -95,11 +99,13 @@ TEST(Sampler, MixesDatasetsByTheirWeightsExactly) {
   EXPECT_EQ(counts[0], 700);
   EXPECT_EQ(counts[1], 300);
   EXPECT_EQ(of_first.size(), 14U);
-  for (const auto& [index, n] : of_first) EXPECT_EQ(n, 50) << index;  // 700 draws of 14: whole epochs
+  for (const auto& [index, n] : of_first)
+    EXPECT_EQ(n, 50) << index;  // 700 draws of 14: whole epochs
 }
 
 TEST(Sampler, GivesEveryPositiveWeightAPlace) {
-  const Sampler sampler({.seed = 3, .batch_size = 1, .weights = {1e-6, 1.0, 0.0}}, {singles(2), singles(2), singles(2)});
+  const Sampler sampler({.seed = 3, .batch_size = 1, .weights = {1e-6, 1.0, 0.0}},
+                        {singles(2), singles(2), singles(2)});
   EXPECT_GT(sampler.share(0), 0.0);
   EXPECT_EQ(sampler.share(2), 0.0);
 }
@@ -107,7 +113,8 @@ TEST(Sampler, GivesEveryPositiveWeightAPlace) {
 TEST(Sampler, GroupsExamplesThatShareAGoldDocument) {
   std::vector<std::string> gold;
   for (int d = 0; d < 10; ++d) {
-    for (int i = 0; i <= d; ++i) gold.push_back("doc" + std::to_string(d));  // 1 to 10 examples each
+    for (int i = 0; i <= d; ++i)
+      gold.push_back("doc" + std::to_string(d));  // 1 to 10 examples each
   }
   const Sampler sampler({.seed = 2, .batch_size = 12, .group_size = 4}, only(gold));
   std::set<int64_t> seen;
@@ -118,12 +125,15 @@ TEST(Sampler, GroupsExamplesThatShareAGoldDocument) {
     for (size_t g = 0; g < 12; g += 4) {
       std::set<int64_t> in_group;
       for (size_t i = g; i < g + 4; ++i) {
-        EXPECT_EQ(gold[static_cast<size_t>(batch[i].index)], gold[static_cast<size_t>(batch[g].index)]);
+        EXPECT_EQ(gold[static_cast<size_t>(batch[i].index)],
+                  gold[static_cast<size_t>(batch[g].index)]);
         in_group.insert(batch[i].index);
         seen.insert(batch[i].index);
       }
-      const auto members = static_cast<size_t>(std::count(gold.begin(), gold.end(), gold[static_cast<size_t>(batch[g].index)]));
-      EXPECT_EQ(in_group.size(), std::min<size_t>(4, members));  // repeats only where there are too few
+      const auto members = static_cast<size_t>(
+          std::count(gold.begin(), gold.end(), gold[static_cast<size_t>(batch[g].index)]));
+      EXPECT_EQ(in_group.size(),
+                std::min<size_t>(4, members));  // repeats only where there are too few
     }
   }
   EXPECT_EQ(seen.size(), gold.size());

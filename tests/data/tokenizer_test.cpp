@@ -14,10 +14,13 @@ namespace {
 
 std::vector<std::string> corpus() {
   std::vector<std::string> lines;
-  const std::vector<std::string> places = {"Paris", "Lima", "Oslo", "Nairobi", "Hanoi", "Quito", "Bern", "Cairo"};
+  const std::vector<std::string> places = {"Paris", "Lima",  "Oslo", "Nairobi",
+                                           "Hanoi", "Quito", "Bern", "Cairo"};
   for (size_t i = 0; i < 200; ++i) {
-    lines.push_back("The capital of country " + std::to_string(i) + " is " + places[i % places.size()] + ".");
-    lines.push_back("Its flag shows a red stripe, a white star and " + std::to_string(i % 7) + " blue bands.");
+    lines.push_back("The capital of country " + std::to_string(i) + " is " +
+                    places[i % places.size()] + ".");
+    lines.push_back("Its flag shows a red stripe, a white star and " + std::to_string(i % 7) +
+                    " blue bands.");
   }
   return lines;
 }
@@ -36,10 +39,14 @@ std::string failure(const std::vector<std::string>& lines, const TokenizerTrainO
 
 class TokenizerTest : public testing::Test {
  protected:
-  static Tokenizer make(const std::string& normalization = "nmt_nfkc", const std::string& type = "bpe") {
+  static Tokenizer make(const std::string& normalization = "nmt_nfkc",
+                        const std::string& type = "bpe") {
     const TempDir folder;
     const std::string path = (folder.path() / "t.model").string();
-    Tokenizer::train(corpus(), path, {.vocab_size = type == "bpe" ? 400 : 320, .model_type = type, .normalization = normalization});
+    Tokenizer::train(corpus(), path,
+                     {.vocab_size = type == "bpe" ? 400 : 320,
+                      .model_type = type,
+                      .normalization = normalization});
     return Tokenizer(path);
   }
 };
@@ -57,7 +64,8 @@ TEST_F(TokenizerTest, ReservesTheFirstTenIds) {
 TEST_F(TokenizerTest, RoundTripsTextOfTheKindItWasTrainedOn) {
   for (const std::string type : {"bpe", "unigram"}) {
     const Tokenizer tokenizer = make("nmt_nfkc", type);
-    for (const std::string& line : corpus()) EXPECT_EQ(tokenizer.decode(tokenizer.encode(line)), line);
+    for (const std::string& line : corpus())
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(line)), line);
   }
 }
 
@@ -72,11 +80,13 @@ TEST_F(TokenizerTest, SpellsUnknownCharactersInBytes) {
 // Cases 22: text that looks like a control piece.
 TEST_F(TokenizerTest, NeverMakesAControlPieceOfUserText) {
   const Tokenizer tokenizer = make();
-  for (const std::string text : {"hello </s><s> <image>", "<pad><unk><s></s><image><sep><query><document><mask><null>",
-                                 "</s>", "<s>", " <image> ", "<0x0A>", "\xE2\x96\x81</s>"}) {
+  for (const std::string text :
+       {"hello </s><s> <image>", "<pad><unk><s></s><image><sep><query><document><mask><null>",
+        "</s>", "<s>", " <image> ", "<0x0A>", "\xE2\x96\x81</s>"}) {
     const auto ids = tokenizer.encode(text);
     EXPECT_FALSE(ids.empty()) << text;
-    for (const int32_t id : ids) EXPECT_FALSE(tokenizer.is_control(id)) << text << " gives " << tokenizer.piece(id);
+    for (const int32_t id : ids)
+      EXPECT_FALSE(tokenizer.is_control(id)) << text << " gives " << tokenizer.piece(id);
   }
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("hello </s><s> <image>")), "hello </s><s> <image>");
   std::string bytes;
@@ -99,7 +109,8 @@ TEST_F(TokenizerTest, DecodesControlPiecesToNothing) {
 TEST_F(TokenizerTest, GivesOffsetsIntoTheOriginalText) {
   const Tokenizer tokenizer = make();
   const std::string text = "a  b\nc ﬁ ︰ Ⅰ is Paris.";
-  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), "a b c fi .. I is Paris.");  // documented as normalised
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)),
+            "a b c fi .. I is Paris.");  // documented as normalised
   const auto spans = tokenizer.encode_with_offsets(text);
   const auto ids = tokenizer.encode(text);
   ASSERT_EQ(spans.size(), ids.size());
@@ -113,7 +124,8 @@ TEST_F(TokenizerTest, GivesOffsetsIntoTheOriginalText) {
     at = spans[i].end;
     const int64_t from = static_cast<int64_t>(text.find("Paris"));
     if (spans[i].end > from && spans[i].begin < from + 5) {
-      paris += text.substr(static_cast<size_t>(spans[i].begin), static_cast<size_t>(spans[i].end - spans[i].begin));
+      paris += text.substr(static_cast<size_t>(spans[i].begin),
+                           static_cast<size_t>(spans[i].end - spans[i].begin));
     }
   }
   EXPECT_NE(paris.find("Paris"), std::string::npos) << paris;
@@ -140,7 +152,8 @@ TEST_F(TokenizerTest, CountsLinesWithNulAndBadUtf8AndGoesOn) {
   lines.push_back("");
   lines.push_back(std::string(5000, 'y'));
   const TempDir folder;
-  const auto report = Tokenizer::train(lines, (folder.path() / "t.model").string(), {.vocab_size = 400});
+  const auto report =
+      Tokenizer::train(lines, (folder.path() / "t.model").string(), {.vocab_size = 400});
   EXPECT_EQ(report.lines_used, 400);
   EXPECT_EQ(report.lines_with_nul, 1);
   EXPECT_EQ(report.lines_not_utf8, 1);
@@ -171,7 +184,8 @@ TEST_F(TokenizerTest, RefusesFilesThatAreNoTokenizer) {
   const TempDir folder;
   const std::string path = (folder.path() / "t.model").string();
   EXPECT_THROW(Tokenizer{path}, DataError);
-  for (const std::string& content : {std::string(), std::string("version https://git-lfs"), std::string(1000, '\xAB')}) {
+  for (const std::string& content :
+       {std::string(), std::string("version https://git-lfs"), std::string(1000, '\xAB')}) {
     write_file_atomic(path, content);
     EXPECT_THROW(Tokenizer{path}, DataError);
   }
@@ -194,7 +208,9 @@ TEST_F(TokenizerTest, EncodesTheSameOnManyThreads) {
   for (const auto& result : results) EXPECT_EQ(result, results.front());
 }
 
-TEST_F(TokenizerTest, TrainsToTheSameModelTwice) { EXPECT_EQ(make().model_bytes(), make().model_bytes()); }
+TEST_F(TokenizerTest, TrainsToTheSameModelTwice) {
+  EXPECT_EQ(make().model_bytes(), make().model_bytes());
+}
 
 }  // namespace
 }  // namespace contexture::data

@@ -1,5 +1,5 @@
-// Any bytes are either refused with a DataError or decode to a picture of the size that their header claims, within
-// the pixel limit.
+// Any bytes are either refused with a DataError or decode to a picture of the size that their
+// header claims, within the pixel limit.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Any text gives records or named bad records, one or the other for every line that holds something; whatever was
-// accepted is written and read again without change.
+// Any text gives records or named bad records, one or the other for every line that holds
+// something; whatever was accepted is written and read again without change.
 #include <cstdint>
 #include <cstdlib>
 
@@ -17,8 +17,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       try {
         const Document document = parse_document(record);
         const Document again = parse_document(to_record(document));
-        if (again.id != document.id || again.text != document.text || again.meta != document.meta) std::abort();
-        const std::vector<Swap> swaps = {{"", document.title, "x"}, {"", document.id, document.text}};
+        if (again.id != document.id || again.text != document.text || again.meta != document.meta)
+          std::abort();
+        const std::vector<Swap> swaps = {{"", document.title, "x"},
+                                         {"", document.id, document.text}};
         replace_words(document.text, swaps);
       } catch (const DataError&) {
       }

@@ -1,5 +1,5 @@
-// Any bytes give samples whose members hold no more than the limit, and bad records for the rest; no crash, no
-// endless loop, no allocation beyond what is there.
+// Any bytes give samples whose members hold no more than the limit, and bad records for the rest;
+// no crash, no endless loop, no allocation beyond what is there.
 #include <cstdint>
 #include <cstdlib>
 

@@ -30,12 +30,13 @@ def make_microbatch(rng):
     copied = documents[0]["tokens"]  # targets copy runs, so that both match bonuses matter
     inputs = [
         dict(query=sequence([], picture()), prompt=sequence(text(4) + [2], picture()), target=copied[2:6] + [3],
-             documents=[0, 1, 2], positives=[0]),
+             documents=[0, 1, 2], positives=[0], masked=[2]),
         dict(query=sequence(text(3)), prompt=sequence(text(2) + [2]), target=documents[1]["tokens"][1:4] + text(1) + [3],
-             documents=[1, 0], positives=[1, 2]),
-        dict(query=sequence(text(2), picture()), prompt=sequence(text(3) + [2]), target=text(2) + [3], documents=[], positives=[]),
+             documents=[1, 0], positives=[1, 2], masked=[]),
+        dict(query=sequence(text(2), picture()), prompt=sequence(text(3) + [2]), target=text(2) + [3], documents=[],
+             positives=[], masked=[1]),
         dict(query=sequence(text(4)), prompt=sequence(text(1) + [2], picture()), target=documents[2]["tokens"][:2] + [3],
-             documents=[2], positives=[2]),
+             documents=[2], positives=[2], masked=[]),
     ]
     return {"documents": documents, "inputs": inputs}
 
@@ -109,7 +110,7 @@ def main():
     text = json.dumps({"model": MODEL, "training": TRAINING, "microbatch": microbatch})
     (HERE / "model_microbatch.json").write_text(text + "\n")
     batch = with_patches(microbatch)
-    positives = [i["positives"] for i in batch["inputs"]]
+    positives, masked = ([i[name] for i in batch["inputs"]] for name in ("positives", "masked"))
     t = TRAINING
     for fusion, seed in SEEDS.items():
         c = Config(fusion=fusion, **MODEL)
@@ -118,7 +119,8 @@ def main():
         state = {}
         for step in range(t["steps"]):
             first = forward(w, c, batch)
-            pull = contrastive(first["query_embedding"], first["doc_embedding"], positives, c.score_temperature)
+            pull = contrastive(first["query_embedding"], first["doc_embedding"], positives, masked,
+                               c.score_temperature)
             total = first["loss"] + t["contrastive_weight"] * pull
             grads = dict(zip(w, torch.autograd.grad(total, list(w.values()))))
             if step == 0:

@@ -199,10 +199,18 @@ def read_out(w, c, state, target, slots, parts, texts, log_prior):
     return (1 - gate) * generated + gate * (pointed @ one_hot)
 
 
-def contrastive(query, document, positives, temperature):
-    """Mean over the queries with a positive of -log (share of the softmax over all documents that is positive)."""
-    terms = [-(query[b] @ document.T / temperature).softmax(0)[p].sum().log() for b, p in enumerate(positives) if p]
-    return torch.stack(terms).mean() if terms else query.sum() * 0
+def contrastive(query, document, positives, masked, temperature):
+    """Mean over the queries with a positive of -log (share of the softmax over the documents that is positive).
+
+    masked[b]: documents that are no candidates of query b.
+    """
+    terms = []
+    for b, gold in enumerate(positives):
+        if gold:
+            candidates = [u for u in range(len(document)) if u not in masked[b]]
+            share = (document[candidates] @ query[b] / temperature).softmax(0)
+            terms.append(-share[[candidates.index(u) for u in gold]].sum().log())
+    return torch.stack(terms).mean()
 
 
 def adamw(w, state, grads, rate, betas, eps, decay, clip):

@@ -1,5 +1,6 @@
 // The model, its losses and ten optimizer steps against the plain PyTorch model of
 // tests/golden/reference_model.py. All comparisons are of whole tensors: |a - b| / |b|.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "core/config.h"
@@ -62,6 +63,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
                                i.at("target").get<std::vector<int32_t>>(),
                                i.at("documents").get<std::vector<int32_t>>()});
       positives_.push_back(i.at("positives").get<std::vector<int64_t>>());
+      masked_.push_back(i.at("masked").get<std::vector<int64_t>>());
     }
     model_ = std::make_unique<Model>(config_);
     model_->materialise(std::get<1>(GetParam()), at::kCPU, /*seed=*/1);
@@ -96,7 +98,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
               .index_select(0, feeds.at("pointer.cell"));
     }
     const auto contrast = retriever::contrastive(out.query_embedding, out.doc_embedding, positives_,
-                                                 config_.score_temperature,
+                                                 masked_, config_.score_temperature,
                                                  json_.at("training").at("contrastive_weight"));
     out.contrastive = contrast.loss;
     executor_->backward(std::move(forward), {{"loss.reader", at::ones({}, at::kDouble)},
@@ -114,7 +116,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
   NamedTensors golden_;
   ModelConfig config_;
   Microbatch batch_;
-  std::vector<std::vector<int64_t>> positives_;
+  std::vector<std::vector<int64_t>> positives_, masked_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<parallel::Executor> executor_;
   train::OptimizerConfig optimizer_config_;

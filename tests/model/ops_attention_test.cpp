@@ -44,12 +44,14 @@ const std::vector<Layout>& layouts() {
       self({0}, false),
       crossing("no keys at all", {0, 3, 5}, {0, 0, 1}, {2}, {2}, 4),
       crossing("zero key rows", {0, 3}, {0, 1}, {0}, {0}, 0),
-      crossing("shared documents", {0, 28, 53, 57, 58}, {0, 3, 5, 8, 9}, {0, 40, 90, 40, 0, 90, 90, 40, 150},
-               {40, 90, 130, 90, 40, 130, 130, 90, 170}, 180),
+      crossing("shared documents", {0, 28, 53, 57, 58}, {0, 3, 5, 8, 9},
+               {0, 40, 90, 40, 0, 90, 90, 40, 150}, {40, 90, 130, 90, 40, 130, 130, 90, 170}, 180),
       crossing("overlapping runs", {0, 20, 40}, {0, 1, 3}, {3, 0, 10}, {20, 11, 30}, 33),
       crossing("long lists", {0, 12, 24}, {0, 2, 4}, {0, 200, 100, 450}, {300, 450, 401, 500}, 500),
-      crossing("causal, more keys than queries", {0, 9, 30}, {0, 2, 3}, {0, 30, 40}, {17, 33, 80}, 80, true),
-      crossing("causal, fewer keys than queries", {0, 20, 25}, {0, 2, 2}, {0, 8}, {4, 13}, 13, true),
+      crossing("causal, more keys than queries", {0, 9, 30}, {0, 2, 3}, {0, 30, 40}, {17, 33, 80},
+               80, true),
+      crossing("causal, fewer keys than queries", {0, 20, 25}, {0, 2, 2}, {0, 8}, {4, 13}, 13,
+               true),
       crossing("rows without an owner", {2, 5, 30}, {0, 1, 2}, {0, 4}, {4, 24}, 31),
       crossing("many short segments", {0, 15}, {0, 80}, std::vector<int64_t>(80, 5),
                std::vector<int64_t>(80, 8), 9),
@@ -72,7 +74,8 @@ std::vector<at::Tensor> attention_inputs(const Layout& layout, const Heads& head
   const auto& [H, G, K] = heads;
   const int64_t extra = layout.num_queries == 30 ? 3 : 0;  // unowned rows at the end as well
   return {at::randn({layout.num_queries + extra, H, K}, kOptions) * 1.5,
-          at::randn({layout.num_keys, G, K}, kOptions), at::randn({layout.num_keys, G, K}, kOptions),
+          at::randn({layout.num_keys, G, K}, kOptions),
+          at::randn({layout.num_keys, G, K}, kOptions),
           with_bias ? at::randn({layout.segments.num_segments()}, kOptions) : at::Tensor()};
 }
 
@@ -121,7 +124,9 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   const auto results = run_with_gradients(op, inputs);
   const auto loss = [&](const std::vector<at::Tensor>& x) {
     const auto y = op(x);
-    return ((at::arange(y.numel(), at::kDouble) * 0.7 + 0.3).sin() * y.flatten()).sum().item<double>();
+    return ((at::arange(y.numel(), at::kDouble) * 0.7 + 0.3).sin() * y.flatten())
+        .sum()
+        .item<double>();
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto direction = at::randn_like(inputs[i]);
@@ -202,8 +207,10 @@ TEST(Attention, RefusesWhatDoesNotFit) {
 }
 
 TEST(Attention, TracesShapesAndGradientsOnMetaTensors) {
-  const auto q = at::empty({100000, 32, 128}, at::TensorOptions().device(at::kMeta)).set_requires_grad(true);
-  const auto k = at::empty({100000, 8, 128}, at::TensorOptions().device(at::kMeta)).set_requires_grad(true);
+  const auto q =
+      at::empty({100000, 32, 128}, at::TensorOptions().device(at::kMeta)).set_requires_grad(true);
+  const auto k =
+      at::empty({100000, 8, 128}, at::TensorOptions().device(at::kMeta)).set_requires_grad(true);
   const auto y = attention(q, k, k, self_segments(longs({0, 40000, 100000}), true));
   EXPECT_EQ(y.sizes(), q.sizes());
   const auto grads = torch::autograd::grad({y}, {q, k}, {at::empty_like(y)});
@@ -218,15 +225,19 @@ TEST(AttentionShare, SumsToOneOverASequencesSegments) {
     const auto& s = layout.segments;
     for (int64_t i = 0; i < s.num_sequences(); ++i) {
       const auto p = s.segment_begin.slice(0, i, i + 2);
-      const auto run = [&](const at::Tensor& t) { return t.slice(0, p[0].item<int64_t>(), p[1].item<int64_t>()); };
+      const auto run = [&](const at::Tensor& t) {
+        return t.slice(0, p[0].item<int64_t>(), p[1].item<int64_t>());
+      };
       const auto keys = (run(s.key_end) - run(s.key_begin)).sum().item<int64_t>();
       const auto queries = (s.query_begin[i + 1] - s.query_begin[i]).item<int64_t>();
       if (keys == 0 || queries == 0 || (s.causal && keys < queries)) continue;
       EXPECT_NEAR(run(share).sum().item<double>(), 1.0, 1e-5) << layout.name;  // fp32 sums
-      // The share of a segment is what attention returns when its values are one and all others zero.
+      // The share of a segment is what attention returns when its values are one and all others
+      // zero.
       const int64_t first = p[0].item<int64_t>();
       auto v = at::zeros_like(inputs[2]);
-      const int64_t begin = s.key_begin[first].item<int64_t>(), end = s.key_end[first].item<int64_t>();
+      const int64_t begin = s.key_begin[first].item<int64_t>(),
+                    end = s.key_end[first].item<int64_t>();
       if (layout.name != "causal self" && layout.name != "self") continue;
       v.slice(0, begin, end).fill_(1.0);
       const auto y = attention(inputs[0], inputs[1], v, s, inputs[3]);
@@ -239,7 +250,8 @@ TEST(AttentionShare, SumsToOneOverASequencesSegments) {
   }
 }
 
-Operator point(const Segments& segments, const at::Tensor& token, const at::Tensor& target, bool fused) {
+Operator point(const Segments& segments, const at::Tensor& token, const at::Tensor& target,
+               bool fused) {
   return [=](const std::vector<at::Tensor>& x) {
     return fused ? copy_log_prob(x[0], x[1], segments, x[2], token, target)
                  : reference::copy_log_prob(x[0], x[1], segments, x[2], token, target);
@@ -278,8 +290,10 @@ TEST(CopyDistribution, AgreesWithTheLogProbabilities) {
     const auto all = copy_distribution(q, k, layout.segments, inputs[3], token, 12);
     for (int64_t t = 0; t < 12; t += 5) {
       const auto target = at::full({q.size(0)}, t, at::kLong);
-      const auto log_prob = reference::copy_log_prob(q, k, layout.segments, inputs[3], token, target);
-      EXPECT_LE(relative_error(all.select(1, t), log_prob.exp()), 1e-12) << layout.name;  // fp64 roundings
+      const auto log_prob =
+          reference::copy_log_prob(q, k, layout.segments, inputs[3], token, target);
+      EXPECT_LE(relative_error(all.select(1, t), log_prob.exp()), 1e-12)
+          << layout.name;  // fp64 roundings
     }
   }
 }

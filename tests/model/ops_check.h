@@ -36,16 +36,18 @@ inline std::vector<at::Tensor> run_with_gradients(const Operator& op,
   const auto cotangent = (index * 0.7 + 0.3).sin().to(y.scalar_type());
   std::vector<at::Tensor> results{y.detach()};
   if (y.requires_grad()) {
-    for (const auto& g : torch::autograd::grad({y}, differentiable, {cotangent}, std::nullopt, false,
-                                               /*allow_unused=*/true)) {
+    for (const auto& g :
+         torch::autograd::grad({y}, differentiable, {cotangent}, std::nullopt, false,
+                               /*allow_unused=*/true)) {
       results.push_back(g);
     }
   }
   return results;
 }
 
-// Tolerances are norm-wise. fp64 and fp32 are some hundred roundings of the type; in bf16 the output and each
-// gradient are rounded to 8 bits, and attention's backward starts from a rounded output.
+// Tolerances are norm-wise. fp64 and fp32 are some hundred roundings of the type; in bf16 the
+// output and each gradient are rounded to 8 bits, and attention's backward starts from a rounded
+// output.
 inline double tolerance(at::ScalarType type) {
   return type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 2e-2;
 }
@@ -62,10 +64,12 @@ inline void expect_same(const Operator& fused, const Operator& reference,
   }
   const auto got = run_with_gradients(fused, rounded);
   const auto want = run_with_gradients(reference, exact);
-  // A change common to all logits changes nothing, so gradients are differences of terms that may cancel,
-  // entirely for a bias: errors are measured against the size of the terms too.
+  // A change common to all logits changes nothing, so gradients are differences of terms that may
+  // cancel, entirely for a bias: errors are measured against the size of the terms too.
   const double terms = std::sqrt(double(got[0].numel()));
-  const auto floor = [&](size_t i) { return i == 0 ? 0 : got[i].dim() == 1 ? terms : 0.05 * terms; };
+  const auto floor = [&](size_t i) {
+    return i == 0 ? 0 : got[i].dim() == 1 ? terms : 0.05 * terms;
+  };
   for (size_t i = 0; i < got.size(); ++i) {
     if (i >= want.size() || !want[i].defined()) {  // the reference does not depend on this input
       EXPECT_TRUE(!got[i].defined() || got[i].count_nonzero().item<int64_t>() == 0) << what;
@@ -73,7 +77,8 @@ inline void expect_same(const Operator& fused, const Operator& reference,
     }
     ASSERT_TRUE(got[i].defined()) << what << ": result " << i;
     EXPECT_LE(relative_error(got[i], want[i], floor(i)), tolerance(type))
-        << what << ": " << (i == 0 ? "output" : "gradient " + std::to_string(i - 1)) << " in " << type;
+        << what << ": " << (i == 0 ? "output" : "gradient " + std::to_string(i - 1)) << " in "
+        << type;
   }
 }
 

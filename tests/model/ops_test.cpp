@@ -34,6 +34,24 @@ TEST(Linear, LeavesOutTheGradientNobodyWants) {
   EXPECT_TRUE(at::allclose(w.grad(), x.sum(0).expand({5, 3})));
 }
 
+TEST(Linear, GivesTheSameBitsOnOneAndTwoThreads) {
+  at::manual_seed(8);
+  const int threads = at::get_num_threads();
+  for (const auto& [N, D, O] : std::vector<std::array<int64_t, 3>>{
+           {1200, 128, 384}, {900, 344, 128}, {300, 512, 1376}, {37, 128, 688}}) {
+    const std::vector<at::Tensor> inputs{at::randn({N, D}), at::randn({O, D})};
+    const Operator op = [](const auto& x) { return ops::linear(x[0], x[1]); };
+    at::set_num_threads(1);
+    const auto one = run_with_gradients(op, inputs);
+    at::set_num_threads(2);
+    const auto two = run_with_gradients(op, inputs);
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_TRUE(at::equal(one[i], two[i])) << N << " rows, result " << i;
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 TEST(RmsNorm, MatchesTheReferenceInEveryType) {
   at::manual_seed(2);
   for (const auto type : all_types()) {
@@ -82,8 +100,11 @@ TEST(Rotary, MatchesTheReferenceInEveryType) {
     int64_t N, heads, rotated, width, max_position;
   };
   for (const auto type : all_types()) {
-    for (const Case& c : std::vector<Case>{{0, 2, 1, 4, 9},       {5, 4, 2, 6, 300}, {70, 6, 6, 32, 600},
-                                           {9, 1, 1, 2, 5'000'000}, {3, 2, 0, 8, 5}}) {
+    for (const Case& c : std::vector<Case>{{0, 2, 1, 4, 9},
+                                           {5, 4, 2, 6, 300},
+                                           {70, 6, 6, 32, 600},
+                                           {9, 1, 1, 2, 5'000'000},
+                                           {3, 2, 0, 8, 5}}) {
       const auto position = at::randint(0, c.max_position, {c.N}, at::kLong);
       const auto apply = [&](auto rotate) {
         return [=](const std::vector<at::Tensor>& x) {
@@ -109,7 +130,8 @@ TEST(Rotary, MakesProductsDependOnTheDistanceOnly) {
 
 TEST(RowOperators, GiveTheSameBitsOnOneAndTwoThreads) {
   at::manual_seed(6);
-  const auto x = at::randn({1000, 96}), gain = at::randn({96}), position = at::arange(1000, at::kLong);
+  const auto x = at::randn({1000, 96}), gain = at::randn({96}),
+             position = at::arange(1000, at::kLong);
   const std::vector<Operator> operators{
       [](const auto& in) { return rms_norm(in[0], in[1], 1e-6); },
       [](const auto& in) { return swiglu(in[0]); },
@@ -136,7 +158,8 @@ TEST(RowOperators, AcceptStridedRows) {
   const auto position = at::arange(9, at::kLong);
   EXPECT_TRUE(at::equal(rms_norm(x, gain, 1e-6), rms_norm(x.contiguous(), gain, 1e-6)));
   EXPECT_TRUE(at::equal(swiglu(x), swiglu(x.contiguous())));
-  EXPECT_TRUE(at::equal(rotary(x, position, 2, 8, 1e4), rotary(x.contiguous(), position, 2, 8, 1e4)));
+  EXPECT_TRUE(
+      at::equal(rotary(x, position, 2, 8, 1e4), rotary(x.contiguous(), position, 2, 8, 1e4)));
 }
 
 TEST(RowOperators, RefuseMismatchedShapes) {

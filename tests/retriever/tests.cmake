@@ -1,7 +1,8 @@
-# Training quantisers is many short parallel loops: threads that spin at each end make them minutes on a busy machine.
+# Training quantisers is many short parallel loops: threads that spin at the end of each make them
+# minutes on a busy machine.
 contexture_test(retriever/corpus_test.cpp LINK retriever)
 contexture_test(retriever/index_test.cpp LINK retriever ENV OMP_WAIT_POLICY=passive)
-contexture_test(retriever/index_factories_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
+contexture_test(retriever/index_factories_test.cpp LINK retriever TIMEOUT 300 ENV OMP_NUM_THREADS=1)
 contexture_test(retriever/index_files_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
 
 add_executable(search_bench ${CMAKE_CURRENT_LIST_DIR}/../bench/search_bench.cpp)

@@ -76,10 +76,10 @@ def collate_batch(batch, fusion, num_patches=0):
         row[b, :n] = torch.arange(n) + int(out["dec"]["length"][b]) - n
         last[b, 1:n], last_two[b, 2:n] = ids[:-1], ids[:-2]
     out.update(target=target, row=row, last=last, last_two=last_two, counted=counted)
-    positive = torch.zeros(B, len(documents), dtype=torch.bool)
-    for b, one in enumerate(inputs):
-        positive[b, one["positives"]] = True
-    out["positive"] = positive
+    for name in ("positives", "masked"):
+        out[name] = torch.zeros(B, len(documents), dtype=torch.bool)
+        for b, one in enumerate(inputs):
+            out[name][b, one[name]] = True
     return out
 
 
@@ -256,8 +256,9 @@ class Model(nn.Module):
         state = x.gather(1, batch["row"][..., None].expand(-1, -1, c["width"]))
         log_prob = self.read_out(state, states, memory, batch, prior, L)
         reader = -(log_prob * batch["counted"]).sum() / batch["counted"].sum()
-        has = batch["positive"].any(1)
-        pull = score.logsumexp(1) - score.masked_fill(~batch["positive"], -1e30).logsumexp(1)
+        has = batch["positives"].any(1)
+        candidates = score.masked_fill(batch["masked"], -1e30)
+        pull = candidates.logsumexp(1) - candidates.masked_fill(~batch["positives"], -1e30).logsumexp(1)
         contrastive = (pull * has).sum() / has.sum()
         return reader + contrastive_weight * contrastive, reader, contrastive
 

@@ -1,0 +1,124 @@
+#include <iostream>
+
+#include "cli/settings.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "data/inspect.h"
+
+namespace contexture::cli {
+namespace {
+
+// What check and stats read: files named on the command line, or everything that a configuration
+// names.
+struct InspectOptions {
+  SettingOptions settings;
+  data::InspectInputs inputs;
+  bool headers_only = false, json = false;
+
+  void add_to(CLI::App& app) {
+    settings.add_to(app);
+    app.add_option("--corpus", inputs.corpus,
+                   "documents: a .jsonl, a tar, or a brace list of tars");
+    app.add_option("--examples", inputs.examples, "examples, the same; may be repeated")
+        ->allow_extra_args(false);
+    app.add_option("--tokenizer", inputs.tokenizer, "a .model file: counts tokens too");
+    app.add_option("--threads", inputs.threads, "threads that read pictures")
+        ->capture_default_str();
+    app.add_flag("--headers-only", headers_only, "do not decode the pictures, read their headers");
+    app.add_flag("--json", json, "print one JSON object on stdout");
+  }
+
+  data::InspectInputs resolved() const {
+    data::InspectInputs out = inputs;
+    out.decode_images = !headers_only;
+    if (!settings.file.empty() || !settings.sets.empty()) {
+      const train::RunConfig config = run_config(settings);
+      const auto below_root = [&](const std::string& path) {
+        return train::data_path(config.data, path);
+      };
+      if (out.corpus.empty()) out.corpus = below_root(config.data.corpus);
+      for (const train::TrainingSet& set : config.data.train)
+        out.examples.push_back(below_root(set.path));
+      for (const std::string& path : {config.data.dev, config.data.test}) {
+        if (!path.empty()) out.examples.push_back(below_root(path));
+      }
+      if (out.tokenizer.empty() && !config.data.tokenizer.empty())
+        out.tokenizer = below_root(config.data.tokenizer);
+    }
+    CONTEXTURE_USAGE_REQUIRE(!out.corpus.empty() || !out.examples.empty(),
+                             "nothing to read. Give --config FILE, or --corpus and --examples.");
+    return out;
+  }
+};
+
+Command check_command(CLI::App& group) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* app = group.add_subcommand(
+      "check", "Read everything and list every bad record; exit code 3 if there is one");
+  options->add_to(*app);
+  return {app, [options] {
+            const data::CheckReport report = data::check_data(options->resolved());
+            if (options->json) {
+              print_json(report.to_json());
+            } else {
+              std::cout << report.to_text();
+            }
+            return report.exit_code();
+          }};
+}
+
+Command stats_command(CLI::App& group) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* app = group.add_subcommand(
+      "stats", "Lengths, duplicates, picture sizes, answers found in their documents");
+  options->add_to(*app);
+  return {app, [options] {
+            const data::StatsReport report = data::data_stats(options->resolved());
+            if (options->json) {
+              print_json(report.figures);
+            } else {
+              std::cout << report.to_text();
+            }
+            return 0;
+          }};
+}
+
+Command pack_command(CLI::App& group) {
+  struct Options {
+    data::PackOptions pack;
+    std::string bad_records = "fail";
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app =
+      group.add_subcommand("pack", "Pack a JSONL and its pictures into WebDataset tars");
+  app->add_option("input", options->pack.input, "a .jsonl of documents or examples")->required();
+  app->add_option("output", options->pack.output, "folder for shard-000000.tar and so on")
+      ->required();
+  app->add_option("--shard-bytes", options->pack.shard_bytes, "a new shard begins after this many")
+      ->capture_default_str();
+  app->add_option("--bad-records", options->bad_records, "fail or skip")->capture_default_str();
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
+  return {app, [options] {
+            options->pack.policy = data::BadRecords::parse_policy(options->bad_records);
+            const data::PackReport report = data::pack(options->pack);
+            if (options->json) {
+              print_json(report.to_json());
+              return 0;
+            }
+            std::cout << report.samples << " records and " << report.images << " pictures in "
+                      << report.shards.size() << " shards:\n";
+            for (const std::string& shard : report.shards) std::cout << "  " << shard << "\n";
+            if (report.bad.count > 0) std::cout << report.bad.summary() << "\n";
+            return 0;
+          }};
+}
+
+}  // namespace
+
+Command data_command(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("data", "Check, measure and pack data sets");
+  return command_group(app, {check_command(*app), stats_command(*app), pack_command(*app)});
+}
+
+}  // namespace contexture::cli

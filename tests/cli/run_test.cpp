@@ -1,0 +1,140 @@
+// One tiny run from training to its report, and every command that reads a run.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace contexture::cli {
+namespace {
+namespace fs = std::filesystem;
+
+const std::string kFlags = std::string(CONTEXTURE_SOURCE_DIR) + "/tests/fixtures/flags/";
+
+class TinyRun : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    dir_ = new TempDir;
+    trained_ = new Result(run_program(tiny_training(run(), {"--json"})));
+  }
+  static void TearDownTestSuite() {
+    delete trained_;
+    delete dir_;
+  }
+  void SetUp() override { ASSERT_EQ(trained_->code, 0) << trained_->err; }
+  static fs::path run() { return dir_->path() / "run"; }
+  static std::string checkpoint(const char* step) { return run() / "checkpoints" / step; }
+
+  static TempDir* dir_;
+  static Result* trained_;
+};
+TempDir* TinyRun::dir_ = nullptr;
+Result* TinyRun::trained_ = nullptr;
+
+TEST_F(TinyRun, TrainingWritesTheRunFolder) {
+  const Json result = trained_->json();
+  EXPECT_EQ(result["steps"], 20);
+  EXPECT_GT(result["examples_per_s"].get<double>(), 0.0);
+  EXPECT_EQ(losses(run()).size(), 20u);
+  for (const char* file : {"config.resolved.json", "report.html", "tokenizer.model",
+                           "checkpoints/step-00000020/manifest.json"}) {
+    EXPECT_TRUE(fs::exists(run() / file)) << file;
+  }
+}
+
+TEST_F(TinyRun, AFolderThatHoldsARunIsRefusedWithoutResume) {
+  const Result again = run_program(tiny_training(run()));
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.err.find("--resume"), std::string::npos) << again.err;
+  EXPECT_EQ(losses(run()).size(), 20u) << "and nothing of it is touched";
+}
+
+TEST_F(TinyRun, TheSameSeedGivesTheSameLosses) {
+  const fs::path other = dir_->path() / "other";
+  ASSERT_EQ(run_program(tiny_training(other)).code, 0);
+  EXPECT_EQ(losses(other), losses(run()));
+  const Result same = run_program({"checkpoint", "diff", run(), other, "--json"});
+  EXPECT_EQ(same.code, 0) << same.out;
+  EXPECT_TRUE(same.json()["equal"].get<bool>());
+}
+
+TEST_F(TinyRun, EvalPrintsTheTable) {
+  const Result result = run_program({"eval", run(), "--examples", "6", "--edits", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.json()["n"], 6);
+  EXPECT_TRUE(result.json()["em"].contains("closed_book"));
+  EXPECT_TRUE(result.json().contains("edit_follow"));
+}
+
+TEST_F(TinyRun, AskAndGenerateAnswerWithTheirDocuments) {
+  const Result asked = run_program({"ask", run(), "What is the capital of this country?",
+                                    "--picture", kFlags + "images/EE.png", "--json"});
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  EXPECT_EQ(asked.json()["documents"].size(), 2u);
+  const Result generated = run_program({"generate", run(), kFlags + "test.jsonl"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  EXPECT_EQ(std::count(generated.out.begin(), generated.out.end(), '\n'), 12);
+  EXPECT_EQ(run_program({"ask", run(), "?", "--picture", kFlags + "corpus.jsonl"}).code, 3)
+      << "that is no picture";
+}
+
+TEST_F(TinyRun, ReportIsWrittenAnew) {
+  fs::remove(run() / "report.html");
+  const Result result = run_program({"report", run(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(result.json().is_object());
+  EXPECT_TRUE(fs::exists(run() / "report.html"));
+}
+
+TEST_F(TinyRun, AnIndexOfItsCorpusIsBuiltAndSearched) {
+  const std::string index = dir_->path() / "flags.index";
+  const Result built = run_program({"index", "build", run(), "--output", index, "--json"});
+  ASSERT_EQ(built.code, 0) << built.err;
+  EXPECT_EQ(built.json()["documents"], 12);
+  EXPECT_EQ(built.json()["overlap_with_exact"], 1.0);
+  EXPECT_EQ(run_program({"index", "info", index, "--json"}).json()["dim"], built.json()["dim"]);
+  const Result like =
+      run_program({"index", "search", index, "--like", "country:JP", "-k", "3", "--json"});
+  ASSERT_EQ(like.code, 0) << like.err;
+  EXPECT_EQ(like.json()["hits"].size(), 3u);
+  EXPECT_EQ(like.json()["hits"][0]["id"], "country:JP");
+  const Result pictured = run_program({"index", "search", index, "--run", run(), "--picture",
+                                       kFlags + "images/JP.png", "-k", "2", "--json"});
+  ASSERT_EQ(pictured.code, 0) << pictured.err;
+  EXPECT_EQ(pictured.json()["hits"].size(), 2u);
+  const Result stale =
+      run_program({"index", "search", index, "--run", run(), "--step", "10", "--question", "?"});
+  EXPECT_EQ(stale.code, 1) << "the vectors come from another checkpoint's encoder: " << stale.err;
+  EXPECT_EQ(run_program({"index", "search", index}).code, 2);
+}
+
+TEST_F(TinyRun, CheckpointsAreInspectedVerifiedAndCompared) {
+  const Result inspected =
+      run_program({"checkpoint", "inspect", run(), "--file", "model", "--json"});
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_EQ(inspected.json()["files"]["model"]["elements"], trained_->json()["parameters"]);
+  EXPECT_EQ(run_program({"checkpoint", "verify", run()}).code, 0);
+  const Result differ = run_program(
+      {"checkpoint", "diff", checkpoint("step-00000010"), checkpoint("step-00000020"), "--json"});
+  EXPECT_EQ(differ.code, 1);
+  EXPECT_FALSE(differ.json()["differences"].empty());
+}
+
+TEST_F(TinyRun, ADamagedCheckpointIsRefused) {
+  const fs::path copy = dir_->path() / "damaged";
+  fs::copy(run(), copy, fs::copy_options::recursive);
+  const fs::path file = copy / "checkpoints" / "step-00000020" / "model.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 3] ^= 1;
+  write_file_atomic(file, bytes);
+  const Result verified = run_program({"checkpoint", "verify", copy, "--json"});
+  EXPECT_EQ(verified.code, 3);
+  EXPECT_FALSE(verified.json()["ok"].get<bool>());
+  const Result evaluated = run_program({"eval", copy});
+  EXPECT_EQ(evaluated.code, 3);
+  EXPECT_NE(evaluated.err.find("model.safetensors"), std::string::npos) << evaluated.err;
+  EXPECT_EQ(run_program(tiny_training(copy, {"--resume"})).code, 3);
+  write_file_atomic(copy / "checkpoints" / "step-00000020" / "manifest.json", "{}");
+  EXPECT_EQ(run_program({"checkpoint", "verify", copy}).code, 3);
+}
+
+}  // namespace
+}  // namespace contexture::cli

@@ -1,0 +1,4 @@
+# Label demo: trains for minutes. It needs the demo set (tools/demo_data) and runs last, alone.
+contexture_test(demo/demo_test.cpp LINK core LABEL demo TIMEOUT 2400)
+add_dependencies(demo_demo_test contexture)
+set_tests_properties(demo_demo_test PROPERTIES RUN_SERIAL ON)

@@ -1,0 +1,159 @@
+// However a step is cut or shared, its loss and gradients are the same.
+#include "train/step.h"
+
+#include <gtest/gtest.h>
+
+#include "tiny_world.h"
+#include "train/session.h"
+
+namespace contexture::train {
+namespace {
+
+struct Outcome {
+  double loss, contrastive;
+  std::map<std::string, at::Tensor> grads;
+};
+
+// One step of `config`; `each`: every input gets copies of its own of the documents it reads.
+Outcome one_step(const RunConfig& config, std::set<std::string> recompute = {}) {
+  data::BadRecords bad;
+  Session session(config, bad);
+  session.make_retriever();
+  AdamW optimizer(config.optimizer, session.model().parameters());
+  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const PreparedStep step = maker.make(3);
+  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
+  const parallel::Executor executor(session.model().blocks(), std::move(recompute));
+  const StepStats stats = forward_backward(config, session.model(), executor, step, assemble(config, session.documents(), step, lookup));
+  Outcome out{stats.loss, stats.contrastive, {}};
+  for (const auto& p : session.model().parameters().all()) {
+    if (p->grad.defined()) out.grads[p->name] = p->grad.clone();
+  }
+  return out;
+}
+
+void expect_equal(const Outcome& a, const Outcome& b, double tolerance) {
+  EXPECT_NEAR(a.loss, b.loss, tolerance * std::abs(a.loss));
+  EXPECT_NEAR(a.contrastive, b.contrastive, tolerance * std::abs(a.contrastive));
+  ASSERT_EQ(a.grads.size(), b.grads.size());
+  ASSERT_GT(a.grads.size(), 20u);
+  for (const auto& [name, grad] : a.grads) {
+    const double norm = grad.norm().item<double>();
+    EXPECT_LE((grad - b.grads.at(name)).norm().item<double>(), tolerance * std::max(norm, 1e-6)) << name;
+  }
+}
+
+class Cut : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(Cut, LossAndGradientsDoNotDependOnTheNumberOfMicrobatches) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  config.model.fusion = std::get<0>(GetParam());
+  config.data.pairs = "pairs.jsonl";
+  config.data.pairs_per_step = 3;
+  const Outcome whole = one_step(config);
+  config.train.microbatches = std::get<1>(GetParam());
+  expect_equal(whole, one_step(config), 1e-10);  // fp64 sums in another order
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Cut, testing::Combine(testing::Values("memory", "fid", "prefix"), testing::Values(2, 4)));
+
+TEST(Step, IsTheSameInFp32ToFp32Accuracy) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  const Outcome whole = one_step(config);
+  config.train.microbatches = 4;
+  expect_equal(whole, one_step(config), 1e-5);  // fp32 rounding, sums in another order
+}
+
+TEST(Step, RecomputedActivationsGiveIdenticalGradientsWithDropout) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  config.model.dropout = 0.1;
+  const Outcome kept = one_step(config);
+  const Outcome recomputed = one_step(config, {"doc.layer.0", "doc.layer.1", "query.layer.0", "dec.layer.0", "dec.layer.1", "head"});
+  expect_equal(kept, recomputed, 0.0);  // the same operations on the same numbers
+  RunConfig other = config;
+  other.run.seed = 99;
+  other.model.dropout = 0.0;
+  EXPECT_NE(one_step(other).loss, kept.loss);
+}
+
+TEST(Step, EncodingADocumentOnceEqualsEncodingItForEachReader) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  data::BadRecords bad;
+  Session session(config, bad);
+  session.make_retriever();
+  AdamW optimizer(config.optimizer, session.model().parameters());
+  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const PreparedStep step = maker.make(0);
+  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
+  const model::Microbatch shared = assemble(config, session.documents(), step, lookup).batches[0];
+  model::Microbatch each = shared;
+  each.documents.clear();
+  for (model::Input& input : each.inputs) {
+    for (int32_t& document : input.documents) {
+      each.documents.push_back(shared.documents[document]);
+      document = static_cast<int32_t>(each.documents.size()) - 1;
+    }
+  }
+  ASSERT_LT(shared.documents.size(), each.documents.size());
+  const parallel::Executor executor(session.model().blocks());
+  std::vector<Outcome> outcomes;
+  for (const model::Microbatch& batch : {shared, each}) {
+    session.model().parameters().zero_grad();
+    const parallel::Feeds feeds = model::make_feeds(config.model, batch, at::kDouble, at::kCPU);
+    const parallel::Pass pass(feeds, true, 1, 0);
+    parallel::ForwardPass forward = executor.forward(pass, true);
+    Outcome out{forward.wire("loss.reader").item<double>(), 0.0, {}};
+    executor.backward(std::move(forward), {{"loss.reader", at::ones({}, at::kDouble)}});
+    for (const auto& p : session.model().parameters().all()) {
+      if (p->grad.defined()) out.grads[p->name] = p->grad.clone();
+    }
+    outcomes.push_back(std::move(out));
+  }
+  expect_equal(outcomes[0], outcomes[1], 1e-10);  // fp64 sums in another order
+}
+
+TEST(Step, GradientsEqualFiniteDifferences) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  config.data.group_size = 1;
+  config.train.batch_size = 4;
+  data::BadRecords bad;
+  Session session(config, bad);
+  session.make_retriever();
+  AdamW optimizer(config.optimizer, session.model().parameters());
+  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const PreparedStep step = maker.make(1);
+  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
+  const parallel::Executor executor(session.model().blocks());
+  const auto total = [&] {
+    const StepStats stats = forward_backward(config, session.model(), executor, step, assemble(config, session.documents(), step, lookup));
+    return stats.loss + config.retriever.contrastive_weight * stats.contrastive;
+  };
+  session.model().parameters().zero_grad();
+  total();
+  std::map<std::string, at::Tensor> grads;
+  for (const auto& p : session.model().parameters().all()) {
+    if (p->grad.defined()) grads[p->name] = p->grad.clone();
+  }
+  // Along a random direction per tensor: central differences, error of order h^2 plus rounding over h.
+  const double h = 1e-5;
+  for (const auto& [name, grad] : grads) {
+    at::Tensor value = session.model().parameters().at(name).value.detach();
+    const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(), parallel::Init::normal(1.0), 5);
+    const at::Tensor before = value.clone();
+    value.copy_(before + h * direction);
+    const double above = total();
+    value.copy_(before - h * direction);
+    const double below = total();
+    value.copy_(before);
+    const double expected = (grad * direction).sum().item<double>();
+    EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace contexture::train

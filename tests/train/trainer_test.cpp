@@ -1,0 +1,125 @@
+// A run that was stopped and resumed gives the same numbers as one that was not, digit for digit.
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "core/signals.h"
+#include "tiny_world.h"
+
+namespace contexture::train {
+namespace {
+
+// The text of "loss" and "contrastive" of every training record, in order.
+std::vector<std::string> losses(const RunConfig& config) {
+  std::ifstream file(config.run.dir + "/metrics.jsonl");
+  std::vector<std::string> out;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line);
+    if (record.contains("loss")) out.push_back(record["loss"].dump() + " " + record["contrastive"].dump() + " " + record["grad_norm"].dump());
+  }
+  return out;
+}
+
+struct Case {
+  const char* name;
+  const char* precision;
+  int64_t refresh_every, refresh_lag, microbatches;
+  double dropout;
+};
+
+class Resume : public testing::TestWithParam<Case> {};
+
+TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
+  const TinyWorld world;
+  RunConfig config = world.config(GetParam().precision);
+  config.train.steps = 11;
+  config.retriever.refresh_every = GetParam().refresh_every;
+  config.retriever.refresh_lag = GetParam().refresh_lag;
+  config.train.microbatches = GetParam().microbatches;
+  config.model.dropout = GetParam().dropout;
+  config.eval.every = 4;
+  config.eval.examples = 4;
+  config.checkpoint.every = 3;
+  config.checkpoint.keep_last = 1;
+  Trainer(config, false).run();
+  const std::vector<std::string> whole = losses(config);
+  ASSERT_EQ(whole.size(), 11u);
+
+  RunConfig parts = config;
+  parts.run.dir = world.path() + "/parts";
+  parts.data.tokenizer = config.run.dir + "/tokenizer.model";
+  for (const int64_t stop : {4, 8, 11}) {  // 4 lies between the start of a background refresh (3) and its swap (5)
+    parts.train.stop_at = stop;
+    Trainer(parts, stop > 4).run();
+  }
+  EXPECT_EQ(losses(parts), whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Resume,
+    testing::Values(Case{"fp64", "fp64", 0, 0, 1, 0.0}, Case{"refresh", "fp32", 3, 0, 1, 0.0},
+                    Case{"background", "fp32", 3, 2, 1, 0.1}, Case{"bf16", "bf16", 4, 4, 2, 0.0}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Trainer, ASignalSavesAndTheRunContinues) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.train.steps = 6;
+  Trainer first(config, false);
+  request_stop(15);
+  const TrainResult result = first.run();
+  clear_stop();
+  EXPECT_TRUE(result.stopped_by_signal);
+  EXPECT_EQ(parallel::list_checkpoints(config.run.dir + "/checkpoints"), std::vector<int64_t>{0});
+}
+
+TEST(Trainer, RefusesARateThatBlowsUpBeforeTheWeightsAreTouched) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.optimizer.rate = 1e30;
+  config.optimizer.max_grad_norm = 0;
+  Trainer trainer(config, false);
+  try {
+    trainer.run();
+    FAIL() << "a rate of 1e30 trained to the end";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("optimizer.rate"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Trainer, KeepsTheNewestCheckpointsAndTheBest) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.train.steps = 9;
+  config.checkpoint.every = 1;
+  config.checkpoint.keep_last = 2;
+  Trainer(config, false).run();
+  EXPECT_EQ(parallel::list_checkpoints(config.run.dir + "/checkpoints"), (std::vector<int64_t>{8, 9}));
+}
+
+TEST(AdamW, FrozenGroupsDoNotMoveAndRatesScale) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.optimizer.groups = {{"embed.", 1.0, 1.0, true}, {"decoder.", 0.0, 0.0, false}};
+  config.train.steps = 2;
+  Trainer trainer(config, false);
+  const auto value = [&](const std::string& name) { return trainer.session().model().parameters().at(name).value.detach().clone(); };
+  const at::Tensor embedding = value("embed.token"), decoder = value("decoder.layer.0.mlp.in"), encoder = value("encoder.layer.0.mlp.in");
+  trainer.run();
+  EXPECT_TRUE(at::equal(value("embed.token"), embedding));
+  EXPECT_TRUE(at::equal(value("decoder.layer.0.mlp.in"), decoder));
+  EXPECT_FALSE(at::equal(value("encoder.layer.0.mlp.in"), encoder));
+}
+
+TEST(AdamW, AGroupThatMatchesNothingIsRefused) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.optimizer.groups = {{"no.such.name", 1.0, 1.0, true}};
+  EXPECT_THROW(Trainer(config, false), UsageError);
+}
+
+}  // namespace
+}  // namespace contexture::train
