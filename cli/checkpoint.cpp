@@ -1,5 +1,6 @@
 #include "parallel/checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iostream>
 #include <set>

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <torch/version.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <thread>

@@ -1,5 +1,6 @@
 #include "retriever/index.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "cli/command.h"
