@@ -63,7 +63,7 @@ Command demo_command(CLI::App& program) {
             const train::TrainResult result = trainer.run();
             if (result.stopped_by_signal) return 75;
             train::Session& session = trainer.session();
-            session.retriever().refresh_now(result.steps);
+            if (session.retriever().refreshed_at() != result.steps) session.retriever().refresh_now(result.steps);
             data::BadRecords bad;
             const train::PictureSet test(config, config.data.test, config.eval.types, session.documents(), bad);
             const train::Evaluator evaluator(session.config(), session.model(), session.documents(), session.corpus(),
