@@ -220,8 +220,10 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     const std::vector<std::string> pool(distinct.begin(), distinct.end());
     std::map<int64_t, std::vector<std::string>> expected;
     std::vector<std::pair<int64_t, data::Document>> originals;
-    const std::vector<const data::Example*> first(questions.begin(), questions.begin() + std::min<size_t>(shown != nullptr ? 1 : 0, questions.size()));
-    const std::vector<Answered> before = answer(set, first, Reading::kRetrieved);
+    // One card a type, each about another document.
+    std::vector<const data::Example*> carded;
+    if (shown != nullptr) carded.push_back(questions[(2 * shown->size() + 1) * questions.size() / (2 * by_type.size())]);
+    const std::vector<Answered> before = answer(set, carded, Reading::kRetrieved);
     for (const auto& [row, old] : values) {
       data::Document document = corpus_->document(row);
       std::vector<data::Swap> swaps;

@@ -1,4 +1,4 @@
-// The demo from nothing to figures: the bounds are the product's promise for unseen countries.
+// The demo from nothing to figures on unseen countries.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,11 +17,13 @@ TEST(Demo, ReachesItsFiguresOnUnseenCountries) {
   const Json summary = read_json_file(run + "/summary.json");
   EXPECT_EQ(read_json_file(run + ".json"), summary);
   const Json& held_out = summary.at("held_out");
+  // Guards against a fall, some points below what docs/demo.md reports: another processor rounds otherwise, and one
+  // look-alike flag more or less found is a point of recall.
   EXPECT_GE(held_out["em"]["retrieved"].get<double>(), 65.0);
-  EXPECT_GE(held_out["em"]["gold"].get<double>(), 75.0);
+  EXPECT_GE(held_out["em"]["gold"].get<double>(), 80.0);
   EXPECT_LE(held_out["em"]["closed_book"].get<double>(), 20.0);
-  EXPECT_GE(held_out["recall_at"]["1"].get<double>(), 80.0);
-  EXPECT_GE(held_out["edit_follow"].get<double>(), 70.0);
+  EXPECT_GE(held_out["recall_at"]["1"].get<double>(), 74.0);
+  EXPECT_GE(held_out["edit_follow"].get<double>(), 65.0);
   EXPECT_TRUE(std::filesystem::exists(run + "/report.html"));
   std::cout << summary.dump(1) << "\n";
 }
