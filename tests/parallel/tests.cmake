@@ -1,0 +1,1 @@
+contexture_test(parallel/communicator_test.cpp LINK parallel TIMEOUT 300)
