@@ -7,8 +7,8 @@ cmake_minimum_required(VERSION 3.25)
 get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 set(layers core data parallel model retriever eval train)
 set(homes  # header prefix, then the one folder (with its tests and the benches) that may include it
-  "faiss/" retriever  "opencv2/" data  "sentencepiece" data  "archive" data  "nccl" parallel  "CLI/" cli  "spdlog/" core
-  "unicode/" eval)
+  "faiss/" retriever  "opencv2/" data  "sentencepiece" data  "archive" data  "nccl" parallel  "gloo/" parallel
+  "torch/csrc/distributed/" parallel  "CLI/" cli  "spdlog/" core  "unicode/" eval)
 set(problems 0)
 function(problem)
   string(CONCAT text ${ARGN})

@@ -27,7 +27,7 @@ fail() { say "$*"; exit 1; }
 packages=(g++ cmake ninja-build ccache unzip python3 python3-venv python3-pip
   libfaiss-dev liblapack-dev libblas-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
   libsentencepiece-dev nlohmann-json3-dev libarchive-dev libcli11-dev libspdlog-dev libfmt-dev libicu-dev
-  libgtest-dev)
+  libgloo-dev libgtest-dev)
 if [ "$tests" = 1 ]; then packages+=(chromium); fi
 
 install_packages() {
