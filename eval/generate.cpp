@@ -104,7 +104,7 @@ Encoded encode(const model::Model& model, const model::Microbatch& microbatch, c
     embeddings.push_back(cache->entries.at(document.key).embedding_E);
   }
   const auto query = executor.forward(pass, /*grad=*/false, {"query.embedding"});
-  const model::Score score(model.config());
+  const model::Score score(model.parameters(), model.config());
   return {prefix ? at::Tensor() : at::cat(states), score.forward({query.wire("query.embedding"), at::stack(embeddings)}, pass)[0]};
 }
 

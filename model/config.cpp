@@ -46,6 +46,15 @@ void ModelConfig::validate() const {
   }
 }
 
+void ModelConfig::validate_split(int64_t tp) const {
+  const auto nearest = [tp](int64_t n) { return concat(std::max(tp, n / tp * tp), " or ", (n + tp - 1) / tp * tp); };
+  CONTEXTURE_USAGE_REQUIRE(heads % tp == 0, "parallel.tp=", tp, " does not divide model.heads=", heads, ". Use ", nearest(heads),
+                           " heads, or another tp.");
+  CONTEXTURE_USAGE_REQUIRE(kv_heads % tp == 0, "parallel.tp=", tp, " does not divide model.kv_heads=", kv_heads, ". Use ",
+                           nearest(kv_heads), " key-value heads, or another tp.");
+  CONTEXTURE_USAGE_REQUIRE(ffn_width >= tp, "parallel.tp=", tp, " is more than model.ffn_width=", ffn_width, ".");
+}
+
 bool ModelConfig::reads_documents(int64_t decoder_layer) const {
   if (fusion == "prefix") return false;
   return cross_layers.empty() || std::find(cross_layers.begin(), cross_layers.end(), decoder_layer) != cross_layers.end();

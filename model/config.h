@@ -66,6 +66,7 @@ struct ModelConfig {
 
   // Throws UsageError naming the keys and values.
   void validate() const;
+  void validate_split(int64_t tp) const;  // over so many tensor-parallel ranks
   int64_t num_patches() const { return (image_size / patch_size) * (image_size / patch_size); }
   int64_t patch_width() const { return 3 * patch_size * patch_size; }
   bool reads_documents(int64_t decoder_layer) const;

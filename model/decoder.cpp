@@ -10,9 +10,14 @@ using parallel::Init;
 using parallel::ParameterStore;
 using parallel::Pass;
 using parallel::Tensors;
+using parallel::WireShape;
 
-Score::Score(const ModelConfig& config)
-    : Block("score", {"query.embedding", "doc.embedding"}, {"slot.log_prob"}), temperature_(config.score_temperature) {}
+Score::Score(const parallel::ParameterStore& store, const ModelConfig& config)
+    : Block("score", {"query.embedding", "doc.embedding"}, {"slot.log_prob"}), store_(&store), temperature_(config.score_temperature) {}
+
+std::vector<WireShape> Score::shapes(const Pass& pass) const {
+  return {{{pass.feed("slot.query").numel()}, parallel::wide_dtype(store_->all().front()->value.scalar_type())}};
+}
 
 Tensors Score::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor &query = pass.feed("slot.query"), &doc = pass.feed("slot.doc"), &cell = pass.feed("slot.cell");
@@ -36,37 +41,40 @@ DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int
                                           : std::vector<std::string>{concat("dec.h.", index)},
             {concat("dec.h.", index + 1)}),
       config_(config) {
-  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init) {
-    return &use(store, concat("decoder.layer.", index, ".", name), std::move(shape), init);
+  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init, parallel::Split split) {
+    return &use(store, concat("decoder.layer.", index, ".", name), std::move(shape), init, std::move(split));
   };
-  attention_ = self_attention(config, config.decoder_layers, declare);
+  attention_ = self_attention(config, config.decoder_layers, store.tp(), declare);
   if (config.reads_documents(index)) {
     const int64_t q = config.heads * config.head_width, G = config.kv_heads, K = config.head_width;
-    cross_norm_ = declare("cross.norm", {config.width}, Init::constant(1.0));
-    cross_q_ = declare("cross.q", {q, config.width}, fan_in_init(config.width));
-    cross_kv_ = declare("cross.kv", {2 * G * K, config.width}, fan_in_init(config.width));
-    cross_out_ = declare("cross.out", {config.width, q}, branch_init(q, config.decoder_layers));
-    null_k_ = declare("cross.null_k", {1, G, K}, Init::constant(0.0));
-    null_v_ = declare("cross.null_v", {1, G, K}, Init::constant(0.0));
+    cross_norm_ = declare("cross.norm", {config.width}, Init::constant(1.0), {});
+    cross_q_ = declare("cross.q", {q, config.width}, fan_in_init(config.width), head_rows({q}, K));
+    cross_kv_ = declare("cross.kv", {2 * G * K, config.width}, fan_in_init(config.width), head_rows({G * K, G * K}, K));
+    cross_out_ = declare("cross.out", {config.width, q}, branch_init(q, config.decoder_layers), {1, {q}, K});
+    null_k_ = declare("cross.null_k", {1, G, K}, Init::constant(0.0), {1, {G}});
+    null_v_ = declare("cross.null_v", {1, G, K}, Init::constant(0.0), {1, {G}});
   }
-  mlp_ = feed_forward(config, config.decoder_layers, declare);
+  mlp_ = feed_forward(config, config.decoder_layers, store.tp(), declare);
 }
 
+std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const { return layers::rows(pass, "dec", *attention_.norm, config_.width); }
+
 std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor& states_MD) const {
-  const at::Tensor kv = ops::linear(states_MD, cross_kv_->value)
-                            .view({states_MD.size(0), 2, config_.kv_heads, config_.head_width});
+  const at::Tensor kv = ops::column_linear(states_MD, cross_kv_->value, attention_.tp)
+                            .view({states_MD.size(0), 2, attention_.kv_heads, config_.head_width});
   return {at::cat({kv.select(1, 0), null_k_->value}), at::cat({kv.select(1, 1), null_v_->value})};
 }
 
 at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND) const {
-  return ops::linear(ops::rms_norm(x_ND, cross_norm_->value, config_.norm_eps), cross_q_->value)
-      .view({x_ND.size(0), config_.heads, config_.head_width});
+  return ops::column_linear(ops::rms_norm(x_ND, cross_norm_->value, config_.norm_eps), cross_q_->value, attention_.tp)
+      .view({x_ND.size(0), attention_.heads, config_.head_width});
 }
 
 at::Tensor DecoderLayer::cross_branch(const at::Tensor& x_ND, const at::Tensor& k, const at::Tensor& v,
                                       const ops::Segments& memory, const at::Tensor& bias_P) const {
   const at::Tensor read_NHK = ops::attention(cross_query(x_ND), k, v, memory, bias_P);
-  return ops::linear(read_NHK.view({x_ND.size(0), config_.heads * config_.head_width}), cross_out_->value);
+  return tensor_parallel::reduce(ops::linear(read_NHK.view({x_ND.size(0), attention_.heads * config_.head_width}), cross_out_->value),
+                                 attention_.tp);
 }
 
 Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
@@ -75,7 +83,7 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   const ops::Segments self = segments_feed(pass, "dec.self", /*causal=*/true);
   at::Tensor self_bias;
   if (config_.fusion == "prefix") {
-    self_bias = segment_bias(inputs[1], pass.feed("memory.slot_segment"), self.num_segments());
+    self_bias = segment_bias(tensor_parallel::spread(inputs[1], attention_.tp), pass.feed("memory.slot_segment"), self.num_segments());
   }
   const auto drop = [&](const at::Tensor& branch, const char* place) {
     return layers::dropout(branch, config_.dropout, pass, "dec", name() + place);
@@ -84,7 +92,8 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   if (reads_documents()) {
     const ops::Segments memory = segments_feed(pass, "memory", /*causal=*/false);
     const auto [mk, mv] = project_memory(inputs[1]);
-    const at::Tensor bias = segment_bias(inputs[2], pass.feed("memory.slot_segment"), memory.num_segments());
+    const at::Tensor bias =
+        segment_bias(tensor_parallel::spread(inputs[2], attention_.tp), pass.feed("memory.slot_segment"), memory.num_segments());
     x_ND = x_ND + drop(cross_branch(x_ND, mk, mv, memory, bias), ".cross");
   }
   return {x_ND + drop(mlp_.branch(x_ND), ".mlp")};

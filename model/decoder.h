@@ -8,10 +8,12 @@ namespace contexture::model {
 // log softmax over each input's documents of cosine / score_temperature. fp32 or wider.
 class Score : public parallel::Block {
  public:
-  explicit Score(const ModelConfig& config);
+  Score(const parallel::ParameterStore& store, const ModelConfig& config);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
  private:
+  const parallel::ParameterStore* store_;  // its dtype is that of the scores
   double temperature_;
 };
 
@@ -26,6 +28,7 @@ class DecoderLayer : public parallel::Block {
  public:
   DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
   // The same layer on new rows only. `rows`: where in the cache the new keys go. bias_P: per memory segment.
   at::Tensor step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
@@ -58,6 +61,7 @@ class Head : public parallel::Block {
  public:
   Head(parallel::ParameterStore& store, const ModelConfig& config, const std::string& memory_wire);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
   // For decoding: log-probabilities over the vocabulary at every row of the pointer feeds, [B * T, vocab], fp32 or wider.
   // state_ND: the states that pointer.row counts in.
@@ -75,7 +79,8 @@ class Head : public parallel::Block {
                 const parallel::Pass& pass) const;
   std::string memory_tower_;
   bool copies_;
-  const parallel::Parameter *token_, *weight_, *query_ = nullptr, *key_ = nullptr, *match_one_ = nullptr,
+  parallel::Communicator* tp_;
+  const parallel::Parameter *weight_, *query_ = nullptr, *key_ = nullptr, *match_one_ = nullptr,
                             *match_two_ = nullptr, *context_ = nullptr, *gate_ = nullptr, *gate_bias_ = nullptr;
 };
 

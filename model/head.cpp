@@ -9,16 +9,18 @@ using parallel::Init;
 using parallel::ParameterStore;
 using parallel::Pass;
 using parallel::Tensors;
+using parallel::WireShape;
 
 Head::Head(ParameterStore& store, const ModelConfig& config, const std::string& memory_wire)
     : Block("head",
             config.copy_head ? std::vector<std::string>{"dec.states", memory_wire, "slot.log_prob"}
                              : std::vector<std::string>{"dec.states"},
             {"loss.reader", "target.log_prob"}),
-      memory_tower_(memory_wire.substr(0, memory_wire.find('.'))), copies_(config.copy_head) {
+      memory_tower_(memory_wire.substr(0, memory_wire.find('.'))), copies_(config.copy_head), tp_(store.tp()) {
   const int64_t D = config.width, C = config.copy_width;
-  token_ = &use(store, "embed.token", {config.vocab, D}, embedding_init(config));
-  weight_ = config.tie_head ? token_ : &use(store, "head.weight", {config.vocab, D}, fan_in_init(D));
+  const parallel::Split by_token{0, {config.vocab}};
+  weight_ = config.tie_head ? &use(store, "embed.token", {config.vocab, D}, embedding_init(config), by_token)
+                            : &use(store, "head.weight", {config.vocab, D}, fan_in_init(D), by_token);
   if (!copies_) return;
   query_ = &use(store, "copy.query", {C, D}, fan_in_init(D));
   key_ = &use(store, "copy.key", {C, D}, fan_in_init(D));
@@ -62,11 +64,15 @@ Head::Pointed Head::point(const at::Tensor& state_RD, const at::Tensor& memory_M
   return out;
 }
 
+std::vector<WireShape> Head::shapes(const Pass& pass) const {
+  return {{{}, at::kDouble}, {{pass.feed("target.token").numel()}, parallel::wide_dtype(weight_->value.scalar_type())}};
+}
+
 Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor& target_M = pass.feed("target.token");
   const at::ScalarType wide = parallel::wide_dtype(inputs[0].scalar_type());
   const auto target_log_prob = [&](const at::Tensor& hidden_MD) {
-    return ops::linear(hidden_MD, weight_->value).to(wide).log_softmax(1).gather(1, target_M.unsqueeze(1)).squeeze(1);
+    return tensor_parallel::target_log_prob(ops::column_linear(hidden_MD, weight_->value, tp_).to(wide), *weight_, target_M, tp_);
   };
   at::Tensor log_prob_M;
   if (target_M.numel() == 0) {

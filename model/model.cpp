@@ -7,8 +7,9 @@
 
 namespace contexture::model {
 
-Model::Model(const ModelConfig& config) : config_(config) {
+Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp) : config_(config), store_(std::move(tp)) {
   config.validate();
+  config.validate_split(store_.part().size);
   const std::string documents = "encoder";
   const std::string queries = config.towers == "separate" ? "query_encoder" : documents;
   add_tower("query", queries, queries + ".role.query");
@@ -16,7 +17,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
   for (const std::string tower : {"query", "doc"}) {
     blocks_.push_back(std::make_unique<Pool>(store_, config, tower, tower == "query" ? queries : documents));
   }
-  blocks_.push_back(std::make_unique<Score>(config));
+  blocks_.push_back(std::make_unique<Score>(store_, config));
   memory_wire_ = "doc.states";
   if (config.fusion == "fid") {
     add_tower("reader", documents, documents + ".role.reader");
@@ -49,13 +50,21 @@ void Model::add_tower(const std::string& tower, const std::string& prefix, const
                                                 tower + ".states", prefix + ".norm"));
 }
 
-void Model::materialise(at::ScalarType dtype, at::Device device, uint64_t seed) {
+void Model::materialise(at::ScalarType dtype, at::Device device, uint64_t seed,
+                        const std::function<bool(const parallel::Parameter&)>& owned) {
   dtype_ = dtype;
   device_ = device;
-  store_.materialise(dtype, device, seed);
+  store_.materialise(dtype, device, seed, owned);
 }
 
-at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequence*>& given, int64_t max_rows) const {
+at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequence*>& sequences, int64_t max_rows) const {
+  const std::string wire = tower + ".embedding";
+  const auto run = [&](const parallel::Pass& pass) { return executor_->forward(pass, /*grad=*/false, {wire}).wire(wire); };
+  return embed(tower, sequences, run, [](int64_t passes) { return passes; }, max_rows);
+}
+
+at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequence*>& given, const RunPass& run,
+                        const std::function<int64_t(int64_t)>& agree_on_passes, int64_t max_rows) const {
   const at::NoGradGuard no_grad;
   // Where only patches are pooled, and patches see only patches, the text beside a picture changes nothing.
   std::vector<const Sequence*> sequences = given;
@@ -65,20 +74,28 @@ at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequen
       if (s->patches && !s->tokens.empty()) s = &pictures.emplace_back(Sequence{{}, s->patches, s->key});
     }
   }
-  at::Tensor out = at::empty({static_cast<int64_t>(sequences.size()), config_.embedding_width}, parallel::wide_dtype(dtype_));
   const auto rows = [&](size_t i) {
     return static_cast<int64_t>(sequences[i]->tokens.size()) + (sequences[i]->patches ? config_.num_patches() : 0);
   };
-  for (size_t begin = 0; begin < sequences.size();) {
+  std::vector<std::pair<size_t, size_t>> cuts;
+  for (size_t begin = 0; begin < sequences.size(); begin = cuts.back().second) {
     size_t end = begin;
     int64_t total = 0;
     while (end < sequences.size() && (end == begin || total + rows(end) <= max_rows)) total += rows(end++);
+    cuts.emplace_back(begin, end);
+  }
+  at::Tensor out = at::empty({static_cast<int64_t>(sequences.size()), config_.embedding_width}, parallel::wide_dtype(dtype_));
+  const auto passes = static_cast<size_t>(agree_on_passes(static_cast<int64_t>(cuts.size())));
+  const Sequence filler{{0}, nullptr, 0};
+  for (size_t c = 0; c < passes; ++c) {
+    std::vector<const Sequence*> some{&filler};  // takes part in a pass that others need
+    if (c < cuts.size()) some.assign(sequences.begin() + cuts[c].first, sequences.begin() + cuts[c].second);
     parallel::Feeds feeds;
-    add_tower_feeds(config_, tower, {sequences.begin() + begin, sequences.begin() + end}, false, dtype_, device_, feeds);
-    const parallel::Pass pass(feeds);
-    const auto result = executor_->forward(pass, /*grad=*/false, {tower + ".embedding"});
-    out.narrow(0, begin, end - begin).copy_(result.wire(tower + ".embedding"));
-    begin = end;
+    add_tower_feeds(config_, tower, some, false, dtype_, device_, feeds);
+    parallel::Pass pass(feeds);
+    pass.device = device_;
+    const at::Tensor embedded = run(pass);
+    if (c < cuts.size()) out.narrow(0, cuts[c].first, some.size()).copy_(embedded);
   }
   return out;
 }

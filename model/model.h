@@ -12,13 +12,16 @@ namespace contexture::model {
 // no memory. Not thread-safe; two models do not share anything.
 class Model {
  public:
-  explicit Model(const ModelConfig& config);  // throws UsageError when the config is invalid
+  // tp: the group that shares every layer (tensor parallelism); null: none. Throws UsageError when the config is invalid.
+  explicit Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp = nullptr);
 
   const ModelConfig& config() const { return config_; }
   const parallel::BlockList& blocks() const { return blocks_; }
   parallel::ParameterStore& parameters() { return store_; }
   const parallel::ParameterStore& parameters() const { return store_; }
-  void materialise(at::ScalarType dtype, at::Device device, uint64_t seed);
+  // owned: which parameters get memory and values (ParameterStore::materialise); null: all.
+  void materialise(at::ScalarType dtype, at::Device device, uint64_t seed,
+                   const std::function<bool(const parallel::Parameter&)>& owned = nullptr);
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
 
@@ -32,6 +35,11 @@ class Model {
   // Unit-length retrieval embeddings without gradient, [n, E] fp32 (fp64 in an fp64 model), on the CPU. tower: "doc" or
   // "query". Cut into passes of at most max_rows rows, longest sequences together; the result does not depend on the cut.
   at::Tensor embed(const std::string& tower, const std::vector<const Sequence*>& sequences, int64_t max_rows = 16384) const;
+  // The same with the passes run elsewhere (a pipeline): `run` gets one pass a call and returns the embeddings. agree_on_passes
+  // gets the number of passes needed and returns how many to run: ranks that must run as many as others do run fillers.
+  using RunPass = std::function<at::Tensor(const parallel::Pass&)>;
+  at::Tensor embed(const std::string& tower, const std::vector<const Sequence*>& sequences, const RunPass& run,
+                   const std::function<int64_t(int64_t)>& agree_on_passes, int64_t max_rows = 16384) const;
 
   // Multiply-adds x 2 of one forward pass over this microbatch, by part; backward costs twice that.
   double forward_flops(const Microbatch& microbatch) const;

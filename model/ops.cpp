@@ -13,6 +13,8 @@
 #include "model/internal/op_checks.h"
 #include "model/internal/op_dispatch.h"
 #include "model/internal/row_kernels.h"
+#include "parallel/communicator.h"
+#include "parallel/deferred_gradients.h"
 
 namespace contexture::model::ops {
 namespace {
@@ -48,6 +50,21 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(a, b);
 }
 
+void check_linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
+  CONTEXTURE_REQUIRE(x_ND.dim() == 2 && w_OD.dim() == 2 && x_ND.size(1) == w_OD.size(1),
+                     "linear: x must be [rows, width] and w [outputs, width]; got ", x_ND.sizes(),
+                     " and ", w_OD.sizes(), ".");
+}
+
+// dy^T x, now or when the schedule wants it.
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& dy_NO, const at::Tensor& x_ND) {
+  if (parallel::Deferred* deferred = parallel::Deferred::active()) {
+    deferred->add({weight, [dy_NO, x_ND] { return product(dy_NO.t(), x_ND); }});
+    return {};
+  }
+  return product(dy_NO.t(), x_ND);
+}
+
 struct Linear : Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_ND, const at::Tensor& w_OD) {
     ctx->save_for_backward({x_ND, w_OD});
@@ -57,7 +74,32 @@ struct Linear : Function<Linear> {
     const auto saved = ctx->get_saved_variables();
     const auto dy_NO = grads[0];
     return {ctx->needs_input_grad(0) ? product(dy_NO, saved[1]) : at::Tensor(),
-            ctx->needs_input_grad(1) ? product(dy_NO.t(), saved[0]) : at::Tensor()};
+            ctx->needs_input_grad(1) ? weight_gradient(saved[1], dy_NO, saved[0]) : at::Tensor()};
+  }
+};
+
+// The tensor-parallel form of linear: w is this rank's rows, x the same on all ranks, so that the gradient of x is a sum over
+// ranks. It travels while the weight's gradient is computed.
+struct ColumnLinear : Function<ColumnLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_ND, const at::Tensor& w_OD, int64_t tp) {
+    ctx->save_for_backward({x_ND, w_OD});
+    ctx->saved_data["tp"] = tp;
+    return product(x_ND, w_OD.t());
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    auto* tp = reinterpret_cast<parallel::Communicator*>(ctx->saved_data["tp"].toInt());
+    const auto dy_NO = grads[0];
+    at::Tensor dx_ND;
+    parallel::Pending sum;
+    if (ctx->needs_input_grad(0)) {
+      dx_ND = product(dy_NO, saved[1]);
+      sum = tp->all_reduce(dx_ND);
+    }
+    at::Tensor dw_OD;
+    if (ctx->needs_input_grad(1)) dw_OD = weight_gradient(saved[1], dy_NO, saved[0]);
+    sum.wait();
+    return {dx_ND, dw_OD, at::Tensor()};
   }
 };
 
@@ -193,10 +235,14 @@ struct Rotary : Function<Rotary> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
-  CONTEXTURE_REQUIRE(x_ND.dim() == 2 && w_OD.dim() == 2 && x_ND.size(1) == w_OD.size(1),
-                     "linear: x must be [rows, width] and w [outputs, width]; got ", x_ND.sizes(),
-                     " and ", w_OD.sizes(), ".");
+  check_linear(x_ND, w_OD);
   return Linear::apply(x_ND, w_OD);
+}
+
+at::Tensor column_linear(const at::Tensor& x_ND, const at::Tensor& w_OD, parallel::Communicator* tp) {
+  if (tp == nullptr) return ops::linear(x_ND, w_OD);
+  check_linear(x_ND, w_OD);
+  return ColumnLinear::apply(x_ND, w_OD, reinterpret_cast<int64_t>(tp));
 }
 
 at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps) {

@@ -15,11 +15,12 @@ using parallel::Init;
 using parallel::ParameterStore;
 using parallel::Pass;
 using parallel::Tensors;
+using parallel::WireShape;
 
 Embed::Embed(ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role)
-    : Block(tower + ".embed", {}, {tower + ".h.0"}), tower_(tower) {
+    : Block(tower + ".embed", {}, {tower + ".h.0"}), tower_(tower), tp_(store.tp()) {
   const int64_t D = config.width;
-  token_ = &use(store, "embed.token", {config.vocab, D}, embedding_init(config));
+  token_ = &use(store, "embed.token", {config.vocab, D}, embedding_init(config), {0, {config.vocab}});
   patch_ = &use(store, "embed.patch", {D, config.patch_width()}, fan_in_init(config.patch_width()));
   patch_position_ = &use(store, "embed.patch_position", {config.num_patches(), D}, embedding_init(config));
   // The decoder writes what the encoder reads: each mixes in the preceding token in its own way.
@@ -27,11 +28,13 @@ Embed::Embed(ParameterStore& store, const ModelConfig& config, const std::string
   if (!role.empty()) role_ = &use(store, role, {D}, embedding_init(config));
 }
 
+std::vector<WireShape> Embed::shapes(const Pass& pass) const { return layers::rows(pass, tower_, *token_, token_->shape[1]); }
+
 Tensors Embed::forward(const Tensors&, const Pass& pass) const {
   const auto feed = [&](const char* name) -> const at::Tensor& { return pass.feed(tower_ + "." + name); };
-  at::Tensor h_ND = at::embedding(token_->value, feed("token"));
+  at::Tensor h_ND = tensor_parallel::embedding(*token_, feed("token"), tp_);
   if (shift_ != nullptr) {
-    h_ND = h_ND + ops::linear(at::embedding(token_->value, feed("previous")), shift_->value);
+    h_ND = h_ND + ops::linear(tensor_parallel::embedding(*token_, feed("previous"), tp_), shift_->value);
   }
   h_ND = h_ND * (0.5 * std::sqrt(static_cast<double>(h_ND.size(1))));  // rows of unit length to the scale of patches
   if (feed("patches").size(0) > 0) {
@@ -45,28 +48,33 @@ Tensors Embed::forward(const Tensors&, const Pass& pass) const {
 
 std::array<at::Tensor, 3> SelfAttention::project(const at::Tensor& x_ND, const at::Tensor& position_N) const {
   const int64_t N = x_ND.size(0), H = heads, G = kv_heads, K = head_width;
-  const at::Tensor rotated = ops::rotary(ops::linear(ops::rms_norm(x_ND, norm->value, eps), qkv->value), position_N, H + G, K, rope_theta)
+  const at::Tensor rotated = ops::rotary(ops::column_linear(ops::rms_norm(x_ND, norm->value, eps), qkv->value, tp), position_N, H + G, K, rope_theta)
                              .view({N, H + 2 * G, K});
   return {rotated.narrow(1, 0, H), rotated.narrow(1, H, G), rotated.narrow(1, H + G, G)};
 }
 
 at::Tensor SelfAttention::finish(const at::Tensor& attended_NHK) const {
-  return ops::linear(attended_NHK.view({attended_NHK.size(0), heads * head_width}), out->value);
+  return tensor_parallel::reduce(ops::linear(attended_NHK.view({attended_NHK.size(0), heads * head_width}), out->value), tp);
 }
 
 at::Tensor FeedForward::branch(const at::Tensor& x_ND) const {
-  return ops::linear(ops::swiglu(ops::linear(ops::rms_norm(x_ND, norm->value, eps), in->value)), out->value);
+  const at::Tensor hidden = ops::swiglu(ops::column_linear(ops::rms_norm(x_ND, norm->value, eps), in->value, tp));
+  return tensor_parallel::reduce(ops::linear(hidden, out->value), tp);
 }
 
 EncoderLayer::EncoderLayer(ParameterStore& store, const ModelConfig& config, const std::string& tower,
                            const std::string& prefix, int64_t index)
     : Block(concat(tower, ".layer.", index), {concat(tower, ".h.", index)}, {concat(tower, ".h.", index + 1)}),
-      tower_(tower), index_(index), dropout_(config.dropout) {
-  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init) {
-    return &use(store, concat(prefix, ".layer.", index, ".", name), std::move(shape), init);
+      tower_(tower), dropout_(config.dropout) {
+  const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init, parallel::Split split) {
+    return &use(store, concat(prefix, ".layer.", index, ".", name), std::move(shape), init, std::move(split));
   };
-  attention_ = self_attention(config, config.encoder_layers, declare);
-  mlp_ = feed_forward(config, config.encoder_layers, declare);
+  attention_ = self_attention(config, config.encoder_layers, store.tp(), declare);
+  mlp_ = feed_forward(config, config.encoder_layers, store.tp(), declare);
+}
+
+std::vector<WireShape> EncoderLayer::shapes(const Pass& pass) const {
+  return layers::rows(pass, tower_, *attention_.norm, attention_.norm->shape[0]);
 }
 
 Tensors EncoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
@@ -80,9 +88,11 @@ Tensors EncoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
 
 FinalNorm::FinalNorm(ParameterStore& store, const ModelConfig& config, const std::string& in, const std::string& out,
                      const std::string& parameter)
-    : Block(out.substr(0, out.find('.')) + ".norm", {in}, {out}), eps_(config.norm_eps) {
+    : Block(out.substr(0, out.find('.')) + ".norm", {in}, {out}), tower_(out.substr(0, out.find('.'))), eps_(config.norm_eps) {
   gain_ = &use(store, parameter, {config.width}, Init::constant(1.0));
 }
+
+std::vector<WireShape> FinalNorm::shapes(const Pass& pass) const { return layers::rows(pass, tower_, *gain_, gain_->shape[0]); }
 
 Tensors FinalNorm::forward(const Tensors& inputs, const Pass&) const {
   return {ops::rms_norm(inputs[0], gain_->value, eps_)};
@@ -95,6 +105,10 @@ Pool::Pool(ParameterStore& store, const ModelConfig& config, const std::string& 
   if (config.pooling == "patches") {
     patch_ = &use(store, prefix + ".pool.patch", {config.patch_projection, D}, fan_in_init(D));
   }
+}
+
+std::vector<WireShape> Pool::shapes(const Pass& pass) const {
+  return {{{pass.feed(tower_ + ".begin").numel() - 1, config_.embedding_width}, parallel::wide_dtype(plain_->value.scalar_type())}};
 }
 
 Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
@@ -132,6 +146,10 @@ Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
   }
   pooled_SE = pooled_SE.to(wide);
   return {pooled_SE / (pooled_SE.square().sum(1, /*keepdim=*/true) + 1e-12).sqrt()};
+}
+
+std::vector<WireShape> layers::rows(const Pass& pass, const std::string& tower, const parallel::Parameter& like, int64_t width) {
+  return {{{pass.feed(tower + ".token").numel(), width}, like.value.scalar_type()}};
 }
 
 at::Tensor layers::dropout(const at::Tensor& branch_ND, double p, const Pass& pass, const std::string& tower,

@@ -3,6 +3,7 @@
 #pragma once
 #include "model/batch.h"
 #include "model/config.h"
+#include "model/tensor_parallel.h"
 #include "parallel/block.h"
 
 namespace contexture::model {
@@ -12,17 +13,21 @@ class Embed : public parallel::Block {
  public:
   Embed(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
+  parallel::Communicator* tp_;
   const parallel::Parameter *token_, *patch_, *patch_position_, *shift_ = nullptr, *role_ = nullptr;
 };
 
-// Self-attention shared by encoder and decoder layers: x + out(attention(rotary(qkv(norm(x))))).
+// Self-attention shared by encoder and decoder layers: x + out(attention(rotary(qkv(norm(x))))). Tensor-parallel ranks have
+// a share of the heads each.
 struct SelfAttention {
   const parallel::Parameter *norm, *qkv, *out;
-  int64_t heads, kv_heads, head_width;
+  int64_t heads, kv_heads, head_width;  // of this rank
   double rope_theta, eps;
+  parallel::Communicator* tp;
   // Fresh queries, keys and values of x_ND, rotated: views of one tensor, [N, H, K], [N, G, K], [N, G, K].
   std::array<at::Tensor, 3> project(const at::Tensor& x_ND, const at::Tensor& position_N) const;
   at::Tensor finish(const at::Tensor& attended_NHK) const;  // [N, D], without the residual
@@ -32,6 +37,7 @@ struct SelfAttention {
 struct FeedForward {
   const parallel::Parameter *norm, *in, *out;
   double eps;
+  parallel::Communicator* tp;
   at::Tensor branch(const at::Tensor& x_ND) const;  // without the residual
 };
 
@@ -41,10 +47,10 @@ class EncoderLayer : public parallel::Block {
   EncoderLayer(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower,
                const std::string& prefix, int64_t index);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
-  int64_t index_;
   double dropout_;
   SelfAttention attention_;
   FeedForward mlp_;
@@ -56,8 +62,10 @@ class FinalNorm : public parallel::Block {
   FinalNorm(parallel::ParameterStore& store, const ModelConfig& config, const std::string& in, const std::string& out,
             const std::string& parameter);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
  private:
+  std::string tower_;
   const parallel::Parameter* gain_;
   double eps_;
 };
@@ -67,6 +75,7 @@ class Pool : public parallel::Block {
  public:
   Pool(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& prefix);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
@@ -76,6 +85,8 @@ class Pool : public parallel::Block {
 
 // Used by the decoder too.
 namespace layers {
+// The shape of a tower's rows, in the dtype of `like`.
+std::vector<parallel::WireShape> rows(const parallel::Pass& pass, const std::string& tower, const parallel::Parameter& like, int64_t width);
 at::Tensor dropout(const at::Tensor& branch_ND, double p, const parallel::Pass& pass, const std::string& tower,
                    const std::string& place);
 }  // namespace layers

@@ -12,8 +12,9 @@ const at::Tensor& Pass::feed(const std::string& name) const {
   return it->second;
 }
 
-const Parameter& Block::use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init) {
-  Parameter& parameter = store.declare(name, std::move(shape), init);
+const Parameter& Block::use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init,
+                            Split split) {
+  Parameter& parameter = store.declare(name, std::move(shape), init, std::move(split));
   if (std::find(parameters_.begin(), parameters_.end(), &parameter) == parameters_.end()) {
     parameters_.push_back(&parameter);
   }

@@ -22,12 +22,19 @@ class Pass {
   explicit Pass(const Feeds& feeds, bool training = false, uint64_t seed = 0, int64_t step = 0)
       : training(training), seed(seed), step(step), feeds_(&feeds) {}
   const at::Tensor& feed(const std::string& name) const;
+  at::Device device = at::kCPU;  // where wires live
   const bool training;  // dropout is drawn only in training
   const uint64_t seed;
   const int64_t step;
 
  private:
   const Feeds* feeds_;
+};
+
+// What a wire will hold in a pass, known before it starts: ranks that receive it make room for it.
+struct WireShape {
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
 };
 
 class Block {
@@ -43,6 +50,9 @@ class Block {
   // that is undefined means: no value in this pass (no document has a picture, say).
   virtual Tensors forward(const Tensors& inputs, const Pass& pass) const = 0;
 
+  // The shapes of the outputs for these feeds, without computing them. Called on ranks that don't own the block, too.
+  virtual std::vector<WireShape> shapes(const Pass& pass) const = 0;
+
   const std::string& name() const { return name_; }
   const std::vector<std::string>& inputs() const { return inputs_; }
   const std::vector<std::string>& outputs() const { return outputs_; }
@@ -50,7 +60,8 @@ class Block {
 
  protected:
   // Declares a parameter (or shares the one of that name) and records that this block reads it.
-  const Parameter& use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init);
+  const Parameter& use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init,
+                       Split split = {});
 
  private:
   std::string name_;

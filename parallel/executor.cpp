@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -59,8 +60,12 @@ const at::Tensor& ForwardPass::wire(const std::string& name) const {
   return it->second;
 }
 
-Executor::Executor(const BlockList& blocks, std::set<std::string> recompute)
-    : blocks_(&blocks), recompute_(std::move(recompute)), wires_(wires_of(blocks)) {
+Executor::Executor(const BlockList& blocks, std::set<std::string> recompute, std::vector<int> stage)
+    : blocks_(&blocks), recompute_(std::move(recompute)), stage_(std::move(stage)), wires_(wires_of(blocks)) {
+  if (stage_.empty()) {
+    stage_.resize(blocks.size());
+    std::iota(stage_.begin(), stage_.end(), 0);
+  }
   for (size_t w = 0; w < wires_.size(); ++w) wire_index_[wires_[w].name] = static_cast<int>(w);
   for (const auto& block : blocks) {
     const auto& in = block->inputs();
@@ -71,26 +76,40 @@ Executor::Executor(const BlockList& blocks, std::set<std::string> recompute)
   }
 }
 
-ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted) const {
+void Executor::set_parameter_hooks(BlockHook before, BlockHook after) {
+  before_use_ = std::move(before);
+  after_use_ = std::move(after);
+}
+
+const Wire& Executor::wire(const std::string& name) const {
+  const auto it = wire_index_.find(name);
+  CONTEXTURE_INVARIANT(it != wire_index_.end(), "no block writes wire '", name, "'");
+  return wires_[it->second];
+}
+
+std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted) const {
   std::vector<bool> needed(blocks_->size(), wanted.empty());
   std::vector<std::string> todo = wanted;
   while (!todo.empty()) {
-    const auto it = wire_index_.find(todo.back());
-    CONTEXTURE_INVARIANT(it != wire_index_.end(), "no block writes wire '", todo.back(), "'");
+    const int producer = wire(todo.back()).producer;
     todo.pop_back();
-    const int producer = wires_[it->second].producer;
     if (needed[producer]) continue;
     needed[producer] = true;
     const auto& in = (*blocks_)[producer]->inputs();
     todo.insert(todo.end(), in.begin(), in.end());
   }
+  return needed;
+}
 
+ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted, const WireValues& given) const {
+  const std::vector<bool> needed = needed_for(wanted);
   ForwardPass result;
   result.pass_ = &pass;
-  result.records_.resize(blocks_->size());
-  for (size_t b = 0; b < blocks_->size(); ++b) {
-    if (!needed[b]) continue;
-    const Block& block = *(*blocks_)[b];
+  result.records_.resize(stage_.size());
+  result.values_ = given;
+  for (size_t i = 0; i < stage_.size(); ++i) {
+    if (!needed[stage_[i]]) continue;
+    const Block& block = *(*blocks_)[stage_[i]];
     const Clock clock(times_[block.name()].forward_s);
     const bool keep = grad && !block.outputs().empty() && wants_grad(block.outputs()[0]);
     const bool with_graph = keep && recompute_.count(block.name()) == 0;
@@ -101,23 +120,26 @@ ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std
       if (keep && wants_grad(name) && is_differentiable(leaf)) leaf.set_requires_grad(true);
       record.inputs.push_back(leaf);
     }
+    if (before_use_) before_use_(block);
     {
       const at::AutoGradMode mode(with_graph);
       record.outputs = block.forward(record.inputs, pass);
     }
+    if (after_use_) after_use_(block);
     CONTEXTURE_INVARIANT(record.outputs.size() == block.outputs().size(), "block '", block.name(), "' wrote ",
                          record.outputs.size(), " wires, not ", block.outputs().size());
-    for (size_t i = 0; i < record.outputs.size(); ++i) {
-      const at::Tensor& out = record.outputs[i];
-      result.values_[block.outputs()[i]] = out.defined() ? out.detach() : out;
+    for (size_t o = 0; o < record.outputs.size(); ++o) {
+      const at::Tensor& out = record.outputs[o];
+      result.values_[block.outputs()[o]] = out.defined() ? out.detach() : out;
+      record.dtypes.push_back(out.defined() ? out.scalar_type() : at::ScalarType::Undefined);
     }
     if (!with_graph) record.outputs.clear();
-    if (keep) result.records_[b] = std::move(record);
+    if (keep) result.records_[i] = std::move(record);
   }
   return result;
 }
 
-void Executor::backward(ForwardPass forward, std::map<std::string, at::Tensor> gradients) const {
+WireValues Executor::backward(ForwardPass forward, WireValues gradients, Deferred* deferred) const {
   // terms[wire][r]: the gradient that reader r (ascending) returned; the caller's own comes last.
   std::map<std::string, Tensors> terms;
   for (const Wire& wire : wires_) terms[wire.name].resize(wire.readers.size() + 1);
@@ -125,48 +147,63 @@ void Executor::backward(ForwardPass forward, std::map<std::string, at::Tensor> g
     CONTEXTURE_INVARIANT(terms.count(name) != 0, "a gradient is given for '", name, "', which is no wire");
     terms[name].back() = gradient;
   }
-  for (int b = static_cast<int>(blocks_->size()) - 1; b >= 0; --b) {
-    const Block& block = *(*blocks_)[b];
-    ForwardPass::Record record = std::move(forward.records_[b]);
-    forward.records_[b] = {};
+  for (size_t i = stage_.size(); i-- > 0;) {
+    const Block& block = *(*blocks_)[stage_[i]];
+    ForwardPass::Record record = std::move(forward.records_[i]);
+    forward.records_[i] = {};
     Tensors grads;
     bool any = false;
-    for (const std::string& name : block.outputs()) {
-      const auto value = forward.values_.find(name);
-      const bool live = value != forward.values_.end() && value->second.defined();
-      grads.push_back(live ? sum_in_order(terms[name], value->second.scalar_type()) : at::Tensor());
+    for (size_t o = 0; o < block.outputs().size(); ++o) {
+      const std::string& name = block.outputs()[o];
+      const bool live = o < record.dtypes.size() && record.dtypes[o] != at::ScalarType::Undefined;
+      grads.push_back(live ? sum_in_order(terms[name], record.dtypes[o]) : at::Tensor());
       terms.erase(name);
       any = any || grads.back().defined();
     }
-    if (!any) continue;
-    const Clock clock(times_[block.name()].backward_s);
-    if (record.outputs.empty()) {
-      const at::AutoGradMode mode(true);
-      record.outputs = block.forward(record.inputs, *forward.pass_);
-    }
-    Tensors roots, root_grads, leaves;
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (!grads[i].defined() || !record.outputs[i].requires_grad()) continue;
-      roots.push_back(record.outputs[i]);
-      root_grads.push_back(grads[i]);
-    }
-    if (roots.empty()) continue;
-    std::vector<at::Tensor*> sinks;
-    for (size_t i = 0; i < record.inputs.size(); ++i) {
-      if (!record.inputs[i].defined() || !record.inputs[i].requires_grad()) continue;
-      const Wire& wire = wires_[wire_index_.at(block.inputs()[i])];
-      const auto reader = std::find(wire.readers.begin(), wire.readers.end(), b) - wire.readers.begin();
-      leaves.push_back(record.inputs[i]);
-      sinks.push_back(&terms[wire.name][reader]);
-    }
-    const size_t num_inputs = leaves.size();
-    std::vector<Parameter*> params;
-    for (Parameter* p : block.parameters()) {
-      if (!p->value.requires_grad()) continue;
-      params.push_back(p);
-      leaves.push_back(p->value);
-    }
-    if (leaves.empty()) continue;
+    if (any) run_backward(block, static_cast<int>(stage_[i]), std::move(record), grads, *forward.pass_, terms, deferred);
+    if (after_backward_) after_backward_(block);
+  }
+  WireValues out;
+  for (auto& [name, values] : terms) {
+    const auto defined = std::find_if(values.begin(), values.end(), [](const at::Tensor& t) { return t.defined(); });
+    if (defined == values.end()) continue;
+    at::Tensor sum = sum_in_order(values, defined->scalar_type());
+    if (sum.defined()) out[name] = std::move(sum);
+  }
+  return out;
+}
+
+void Executor::run_backward(const Block& block, int index, ForwardPass::Record record, const Tensors& grads, const Pass& pass,
+                            std::map<std::string, Tensors>& terms, Deferred* deferred) const {
+  const Clock clock(times_[block.name()].backward_s);
+  if (before_use_) before_use_(block);
+  if (record.outputs.empty()) {
+    const at::AutoGradMode mode(true);
+    record.outputs = block.forward(record.inputs, pass);
+  }
+  Tensors roots, root_grads, leaves;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i].defined() || !record.outputs[i].requires_grad()) continue;
+    roots.push_back(record.outputs[i]);
+    root_grads.push_back(grads[i]);
+  }
+  std::vector<at::Tensor*> sinks;
+  for (size_t i = 0; i < record.inputs.size(); ++i) {
+    if (!record.inputs[i].defined() || !record.inputs[i].requires_grad()) continue;
+    const Wire& wire = wires_[wire_index_.at(block.inputs()[i])];
+    const auto reader = std::find(wire.readers.begin(), wire.readers.end(), index) - wire.readers.begin();
+    leaves.push_back(record.inputs[i]);
+    sinks.push_back(&terms[wire.name][reader]);
+  }
+  const size_t num_inputs = leaves.size();
+  std::vector<Parameter*> params;
+  for (Parameter* p : block.parameters()) {
+    if (!p->value.requires_grad()) continue;
+    params.push_back(p);
+    leaves.push_back(p->value);
+  }
+  if (!roots.empty() && !leaves.empty()) {
+    const Deferred::Scope scope(deferred);
     const Tensors found = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false,
                                                 /*create_graph=*/false, /*allow_unused=*/true);
     for (size_t i = 0; i < num_inputs; ++i) {  // a block that lists a wire twice adds up its two gradients
@@ -176,6 +213,19 @@ void Executor::backward(ForwardPass forward, std::map<std::string, at::Tensor> g
     }
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < params.size(); ++i) accumulate(params[i]->grad, found[num_inputs + i]);
+  }
+  if (after_use_) after_use_(block);
+}
+
+void Executor::finish(Deferred& deferred) const {
+  const at::NoGradGuard no_grad;
+  std::map<const at::TensorImpl*, Parameter*> by_value;
+  for (const int b : stage_) {
+    for (Parameter* p : (*blocks_)[b]->parameters()) by_value[p->value.unsafeGetTensorImpl()] = p;
+  }
+  for (const Deferred::Product& product : deferred.take()) {
+    Parameter* parameter = by_value.at(product.weight.unsafeGetTensorImpl());
+    accumulate(parameter->grad, product.compute());
   }
 }
 

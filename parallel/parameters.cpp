@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "parallel/communicator.h"
 
 namespace contexture::parallel {
 
@@ -16,20 +17,76 @@ int64_t Parameter::numel() const {
   return n;
 }
 
+std::pair<int64_t, int64_t> part_of(int64_t count, Part part) {
+  return {count * part.rank / part.size, count * (part.rank + 1) / part.size};
+}
+
+namespace {
+
+// The runs of a split as index ranges: [begin, end) of each run's part, in the logical tensor.
+std::vector<std::pair<int64_t, int64_t>> ranges_of(const Split& split, Part part) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  int64_t offset = 0;
+  for (const int64_t run : split.runs) {
+    const auto [begin, end] = part_of(run / split.unit, part);
+    out.emplace_back(offset + begin * split.unit, offset + end * split.unit);
+    offset += run;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<int64_t> Parameter::local_shape(Part of) const {
+  std::vector<int64_t> out = shape;
+  if (split.dim < 0) return out;
+  out[split.dim] = 0;
+  for (const auto& [begin, end] : ranges_of(split, of)) out[split.dim] += end - begin;
+  return out;
+}
+
+at::Tensor Parameter::local(const at::Tensor& logical) const {
+  if (!is_split()) return logical;
+  std::vector<at::Tensor> pieces;
+  for (const auto& [begin, end] : ranges_of(split, part)) pieces.push_back(logical.narrow(split.dim, begin, end - begin));
+  return at::cat(pieces, split.dim);
+}
+
+at::Tensor Parameter::logical(const std::vector<at::Tensor>& parts) const {
+  if (!is_split()) return parts.front();
+  at::Tensor out = at::empty(shape, parts.front().options());
+  for (int r = 0; r < static_cast<int>(parts.size()); ++r) {
+    int64_t at = 0;
+    for (const auto& [begin, end] : ranges_of(split, {r, static_cast<int>(parts.size())})) {
+      out.narrow(split.dim, begin, end - begin).copy_(parts[r].narrow(split.dim, at, end - begin));
+      at += end - begin;
+    }
+  }
+  return out;
+}
+
 at::ScalarType wide_dtype(at::ScalarType compute) {
   return compute == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-Parameter& ParameterStore::declare(const std::string& name, std::vector<int64_t> shape, Init init) {
+ParameterStore::ParameterStore(std::shared_ptr<Communicator> tp) : tp_(std::move(tp)) {
+  if (tp_ && tp_->size() == 1) tp_.reset();
+  if (tp_) part_ = {tp_->rank(), tp_->size()};
+}
+
+Parameter& ParameterStore::declare(const std::string& name, std::vector<int64_t> shape, Init init, Split split) {
   if (Parameter* known = find(name)) {
-    CONTEXTURE_INVARIANT(known->shape == shape, "parameter '", name, "' is declared twice with different shapes");
+    CONTEXTURE_INVARIANT(known->shape == shape && known->split.dim == split.dim, "parameter '", name,
+                         "' is declared twice with different shapes");
     return *known;
   }
   auto parameter = std::make_unique<Parameter>();
   parameter->name = name;
   parameter->init = init;
-  parameter->value = at::empty(shape, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
+  parameter->split = std::move(split);
+  parameter->part = part_;
   parameter->shape = std::move(shape);
+  parameter->value = at::empty(parameter->local_shape(), at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
   by_name_[name] = parameter.get();
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
@@ -71,9 +128,14 @@ at::Tensor draw_initial(const std::string& name, const std::vector<int64_t>& sha
   return drawn;
 }
 
-void ParameterStore::materialise(at::ScalarType dtype, at::Device device, uint64_t seed) {
+void ParameterStore::materialise(at::ScalarType dtype, at::Device device, uint64_t seed,
+                                 const std::function<bool(const Parameter&)>& owned) {
   for (const auto& p : parameters_) {
-    p->value = draw_initial(p->name, p->shape, p->init, seed).to(dtype).to(device);
+    if (owned && !owned(*p)) {
+      p->value = at::empty(p->local_shape(), at::TensorOptions().device(at::kMeta).dtype(dtype));
+    } else {
+      p->value = p->local(draw_initial(p->name, p->shape, p->init, seed)).to(dtype).to(device);
+    }
     p->value.set_requires_grad(p->trainable);
     p->grad = at::Tensor();
   }

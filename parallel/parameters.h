@@ -6,12 +6,15 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace contexture::parallel {
+
+class Communicator;
 
 struct Init {
   enum class Kind { kNormal, kConstant } kind = Kind::kConstant;
@@ -20,37 +23,69 @@ struct Init {
   static Init constant(double c) { return {Kind::kConstant, c}; }
 };
 
+// How tensor-parallel ranks share a parameter: each keeps its part of every run of rows (dim 0) or columns (dim 1). A fused
+// projection of queries, keys and values has three runs. Runs are cut into multiples of `unit` as equal as can be.
+struct Split {
+  int dim = -1;               // -1: every rank keeps the whole
+  std::vector<int64_t> runs;  // their sizes add up to shape[dim]
+  int64_t unit = 1;
+};
+
+// Where a rank stands in its tensor-parallel group.
+struct Part {
+  int rank = 0, size = 1;
+};
+
+// The begin and end of a rank's part of `count` things.
+std::pair<int64_t, int64_t> part_of(int64_t count, Part part);
+
 struct Parameter {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // logical
   Init init;
-  at::Tensor value;       // autograd leaf in the compute dtype; on the meta device until materialised
+  Split split;
+  Part part;
+  at::Tensor value;       // this rank's part: autograd leaf in the compute dtype; on the meta device until materialised
   at::Tensor grad;        // sum over the microbatches of a step, fp32 (fp64 in an fp64 model); undefined before
   bool trainable = true;  // false: no gradient is computed
-  int64_t numel() const;
+  int64_t numel() const;  // of the logical tensor
+  bool is_split() const { return split.dim >= 0 && part.size > 1; }
+  std::vector<int64_t> local_shape() const { return local_shape(part); }
+  std::vector<int64_t> local_shape(Part part) const;
+  // A part of a logical tensor (a copy if split), and the reverse: parts of all ranks, in order, to the logical tensor.
+  at::Tensor local(const at::Tensor& logical) const;
+  at::Tensor logical(const std::vector<at::Tensor>& parts) const;
 };
 
 // Owns the parameters; addresses stay valid for the store's life. Not thread-safe.
 class ParameterStore {
  public:
+  // tp: the tensor-parallel group whose part of every parameter this store holds; null: the whole.
+  explicit ParameterStore(std::shared_ptr<Communicator> tp = nullptr);
   // Declares a parameter, or returns the one that already has this name: that is how blocks share weights.
   // Throws Bug when the shapes differ.
-  Parameter& declare(const std::string& name, std::vector<int64_t> shape, Init init);
+  Parameter& declare(const std::string& name, std::vector<int64_t> shape, Init init, Split split = {});
   Parameter* find(const std::string& name);
   Parameter& at(const std::string& name);  // throws Bug when there is none
 
-  // Allocates and draws every value. dtype: kFloat, kBFloat16 or kDouble. Draws are counter-based per element
-  // (Philox keyed by seed and name) in fp64, then rounded.
-  void materialise(at::ScalarType dtype, at::Device device, uint64_t seed);
+  // Allocates and draws the values that `owned` asks for (null: all), one parameter at a time; the others stay on the meta
+  // device, in the same dtype. dtype: kFloat, kBFloat16 or kDouble. Draws are counter-based per element (Philox keyed by
+  // seed and name) in fp64, then rounded: the same in every layout.
+  void materialise(at::ScalarType dtype, at::Device device, uint64_t seed,
+                   const std::function<bool(const Parameter&)>& owned = nullptr);
   void zero_grad();  // forgets the gradients
 
   // Copies values (not gradients) from a store with the same names. For snapshots.
   void copy_values_from(const ParameterStore& other);
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
-  int64_t num_elements() const;
+  int64_t num_elements() const;  // logical
+  Part part() const { return part_; }
+  Communicator* tp() const { return tp_.get(); }  // null: not split
 
  private:
+  std::shared_ptr<Communicator> tp_;
+  Part part_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // in order of declaration
   std::map<std::string, Parameter*> by_name_;
 };

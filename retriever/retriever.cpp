@@ -24,22 +24,30 @@ void RetrieverConfig::validate() const {
                            ": one refresh must be swapped in before the next starts.");
 }
 
-Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, const model::Model& model)
-    : config_(config), documents_(&documents), model_(&model) {
-  install(embed_all(model), 0);
+Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
+                     const std::optional<State>& state, bool holds_index)
+    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), holds_index_(holds_index) {
+  if (!state) {
+    install(embed_all(), 0);
+    return;
+  }
+  install(state->vectors_UE, state->refreshed_at);
+  pending_since_ = state->pending_since;
+  if (!pending_since_) return;
+  std::promise<at::Tensor> done;
+  done.set_value(state->pending_UE);
+  pending_ = done.get_future().share();
 }
 
 Retriever::~Retriever() {
   if (pending_.valid()) pending_.wait();
 }
 
-at::Tensor Retriever::embed_all(const model::Model& model) const {
-  // Sequences of like length share a pass; results do not depend on it.
-  std::vector<const model::Sequence*> all = documents_->all();
-  return to_float(model.embed("doc", all));
-}
+at::Tensor Retriever::embed_all() const { return to_float(embed_(documents_->all())); }
 
 void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
+  refreshed_at_ = step;
+  if (!holds_index_) return;
   if (index_ == nullptr || index_->size() != vectors_UE.size(0)) {
     IndexOptions options;
     options.factory = config_.factory;
@@ -51,7 +59,6 @@ void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
   }
   // Training the index anew on its own decoded vectors would give another index than the one that a checkpoint saw.
   vectors_UE_ = index_->built_factory() == "Flat" ? at::Tensor() : vectors_UE;
-  refreshed_at_ = step;
 }
 
 std::vector<Ranking> Retriever::search(const at::Tensor& query_BE, int64_t k) const {
@@ -60,19 +67,14 @@ std::vector<Ranking> Retriever::search(const at::Tensor& query_BE, int64_t k) co
   return index_->search(floats(queries), k);
 }
 
-void Retriever::refresh_now(int64_t step) { install(embed_all(*model_), step); }
-
-void Retriever::start(std::unique_ptr<model::Model> snapshot, int64_t step) {
-  snapshot_ = std::move(snapshot);
-  pending_since_ = step;
-  pending_ = std::async(std::launch::async, [this] { return embed_all(*snapshot_); });
-}
+void Retriever::refresh_now(int64_t step) { install(embed_all(), step); }
 
 bool Retriever::after_step(int64_t step) {
   bool changed = false;
   if (pending_since_ && step >= *pending_since_ + config_.refresh_lag) {
     install(pending_.get(), *pending_since_);  // waits if the thread is late: the step of the swap is fixed
     pending_since_.reset();
+    pending_ = {};
     snapshot_.reset();
     changed = true;
   }
@@ -81,15 +83,23 @@ bool Retriever::after_step(int64_t step) {
     refresh_now(step);
     return true;
   }
-  auto snapshot = std::make_unique<model::Model>(model_->config());
-  snapshot->materialise(model_->dtype(), model_->device(), 0);
-  snapshot->parameters().copy_values_from(model_->parameters());
-  start(std::move(snapshot), step);
+  pending_since_ = step;
+  if (whole_ == nullptr) {
+    // A thread of its own would mix its collectives with those of training.
+    std::promise<at::Tensor> done;
+    done.set_value(embed_all());
+    pending_ = done.get_future().share();
+    return changed;
+  }
+  snapshot_ = std::make_unique<model::Model>(whole_->config());
+  snapshot_->materialise(whole_->dtype(), whole_->device(), 0);
+  snapshot_->parameters().copy_values_from(whole_->parameters());
+  pending_ = std::async(std::launch::async, [this] { return to_float(snapshot_->embed("doc", documents_->all())); }).share();
   return changed;
 }
 
 void Retriever::update(int64_t row) {
-  const at::Tensor vector = to_float(model_->embed("doc", {&documents_->sequence(row)}));
+  const at::Tensor vector = to_float(embed_({&documents_->sequence(row)}));
   index_->replace(std::span<const int64_t>(&row, 1), floats(vector));
   if (vectors_UE_.defined()) vectors_UE_.select(0, row).copy_(vector[0]);
 }
@@ -97,28 +107,14 @@ void Retriever::update(int64_t row) {
 Retriever::State Retriever::state() const {
   State state;
   state.refreshed_at = refreshed_at_;
+  state.pending_since = pending_since_;
+  if (pending_since_) state.pending_UE = pending_.get();
   state.vectors_UE = vectors_UE_;
-  if (!state.vectors_UE.defined()) {
+  if (!state.vectors_UE.defined() && holds_index_) {
     const std::vector<float> vectors = index_->vectors();
     state.vectors_UE = at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
   }
-  state.pending_since = pending_since_;
-  if (pending_since_) {
-    for (const auto& p : snapshot_->parameters().all()) state.pending[p->name] = p->value.detach();
-  }
   return state;
-}
-
-void Retriever::restore(const State& state) {
-  if (pending_.valid()) pending_.wait();
-  pending_since_.reset();
-  install(state.vectors_UE, state.refreshed_at);
-  if (!state.pending_since) return;
-  auto snapshot = std::make_unique<model::Model>(model_->config());
-  snapshot->materialise(model_->dtype(), model_->device(), 0);
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, value] : state.pending) snapshot->parameters().at(name).value.copy_(value);
-  start(std::move(snapshot), *state.pending_since);
 }
 
 }  // namespace contexture::retriever

@@ -2,6 +2,7 @@
 // and how it is refreshed: from the live encoder between two steps, or on a thread from a snapshot and swapped in a
 // stated number of steps later, waiting if late, so that a resumed run retrieves the same documents.
 #pragma once
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -42,11 +43,24 @@ struct RetrieverConfig {
 
 class Retriever {
  public:
-  // Builds the first index from the model's current weights. All references must outlive this.
-  Retriever(const RetrieverConfig& config, const Documents& documents, const model::Model& model);
+  // Embeds documents with the current weights: [n, E]. Over many ranks it is a collective.
+  using Embed = std::function<at::Tensor(const std::vector<const model::Sequence*>&)>;
+  // What a checkpoint must hold for the same documents to be retrieved after a resume.
+  struct State {
+    int64_t refreshed_at = 0;
+    at::Tensor vectors_UE;                 // [documents, E] fp32
+    std::optional<int64_t> pending_since;  // a refresh that had started
+    at::Tensor pending_UE;                 // and what it came to
+  };
+
+  // Builds the first index from the current weights, or from a checkpoint's state. whole: the model, where this process has all of it: a
+  // refresh with a lag then embeds a snapshot on a thread; else at its start. holds_index: false on ranks that embed with the
+  // others but leave searching to one of them. All references must outlive this.
+  Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
+            const std::optional<State>& state = {}, bool holds_index = true);
   ~Retriever();
 
-  // Rows of the best k documents per query, best first. query_BE: [B, E] CPU.
+  // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index is held.
   std::vector<Ranking> search(const at::Tensor& query_BE, int64_t k) const;
 
   // Call once after each optimizer step, with the number of steps done. True when the index changed.
@@ -57,32 +71,25 @@ class Retriever {
   void update(int64_t row);
 
   int64_t refreshed_at() const { return refreshed_at_; }  // step whose weights made the vectors
+  bool holds_index() const { return holds_index_; }
   const Index& index() const { return *index_; }
-
-  // What a checkpoint must hold for the same documents to be retrieved after a resume.
-  struct State {
-    int64_t refreshed_at = 0;
-    at::Tensor vectors_UE;                      // [documents, E] fp32
-    std::optional<int64_t> pending_since;       // a refresh that had started
-    std::map<std::string, at::Tensor> pending;  // and the snapshot it embeds with
-  };
-  State state() const;
-  void restore(const State& state);
+  State state() const;  // waits for a refresh on the thread
 
  private:
-  at::Tensor embed_all(const model::Model& model) const;
+  at::Tensor embed_all() const;
   void install(const at::Tensor& vectors_UE, int64_t step);
-  void start(std::unique_ptr<model::Model> snapshot, int64_t step);
 
   RetrieverConfig config_;
   const Documents* documents_;
-  const model::Model* model_;
+  Embed embed_;
+  const model::Model* whole_;
+  bool holds_index_;
   std::unique_ptr<Index> index_;
   at::Tensor vectors_UE_;  // what index_ was made from, where it keeps less than that (a compressing factory); else undefined
   int64_t refreshed_at_ = 0;
   std::optional<int64_t> pending_since_;
   std::unique_ptr<model::Model> snapshot_;
-  std::future<at::Tensor> pending_;
+  std::shared_future<at::Tensor> pending_;
 };
 
 }  // namespace contexture::retriever

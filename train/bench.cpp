@@ -72,16 +72,15 @@ Json bench_training(const BenchShape& shape, const std::string& fusion, const st
   config.retriever.contrastive_weight = 0.5;
   model::Model model(config.model);
   model.materialise(precision_of(precision), at::kCPU, 1);
-  AdamW optimizer(config.optimizer, model.parameters());
-  const parallel::Executor executor(model.blocks());
+  parallel::Engine engine(config.parallel, {}, parallel::placement_for(config.parallel, model.blocks(), {}), model.blocks(), model.parameters());
+  AdamW optimizer(config.optimizer, engine);
   PreparedStep step;
   Assembled assembled;
   fill(shape, step, assembled);
   std::vector<double> seconds, losses;
   for (int64_t s = 0; s < warmup + steps; ++s) {
     const auto start = std::chrono::steady_clock::now();
-    model.parameters().zero_grad();
-    losses.push_back(forward_backward(config, model, executor, step, assembled).loss);
+    losses.push_back(forward_backward(config, model, engine, step, assembled).loss);
     optimizer.clip();
     optimizer.step(1e-3);
     if (s >= warmup) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -90,7 +89,7 @@ Json bench_training(const BenchShape& shape, const std::string& fusion, const st
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   Json blocks = Json::object();
-  for (const auto& [name, time] : executor.times()) {
+  for (const auto& [name, time] : engine.pipeline().times()) {
     blocks[name] = {{"forward_s", time.forward_s / static_cast<double>(warmup + steps)},
                     {"backward_s", time.backward_s / static_cast<double>(warmup + steps)}};
   }

@@ -1,5 +1,6 @@
 #include "train/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -10,6 +11,7 @@ namespace contexture::train {
 void RunConfig::validate() const {
   model.validate();
   retriever.validate();
+  parallel.validate();
   optimizer.validate();
   data.augment.validate();
   data.document_augment.validate();
@@ -19,9 +21,12 @@ void RunConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(train.steps > 0, "train.steps=", train.steps, " must be at least 1.");
   CONTEXTURE_USAGE_REQUIRE(train.stop_at >= 0 && train.stop_at <= train.steps, "train.stop_at=", train.stop_at,
                            " lies beyond train.steps=", train.steps, ".");
-  CONTEXTURE_USAGE_REQUIRE(train.batch_size > 0 && train.microbatches > 0 && train.batch_size % train.microbatches == 0,
-                           "train.batch_size=", train.batch_size, " is not a multiple of train.microbatches=",
-                           train.microbatches, ".");
+  const int64_t replicas = std::max<int64_t>(1, parallel.dp), runs = replicas * parallel.microbatches;
+  CONTEXTURE_USAGE_REQUIRE(train.batch_size >= runs, "train.batch_size=", train.batch_size, " is less than parallel.dp=", replicas,
+                           " x parallel.microbatches=", parallel.microbatches, " = ", runs, ": a microbatch would be empty.");
+  CONTEXTURE_USAGE_REQUIRE(!retriever.group_lookup || replicas == 1 || train.batch_size % (data.group_size * replicas) == 0,
+                           "retriever.group_lookup needs whole groups in each replica: train.batch_size=", train.batch_size,
+                           " over parallel.dp=", replicas, " is no multiple of data.group_size=", data.group_size, ".");
   CONTEXTURE_USAGE_REQUIRE(data.group_size > 0 && train.batch_size % data.group_size == 0, "train.batch_size=",
                            train.batch_size, " is not a multiple of data.group_size=", data.group_size, ".");
   CONTEXTURE_USAGE_REQUIRE(data.query == "picture" || data.query == "text" || data.query == "both", "data.query=", data.query,

@@ -7,6 +7,7 @@
 #include "data/counterfactual.h"
 #include "data/tokenizer.h"
 #include "model/config.h"
+#include "parallel/config.h"
 #include "retriever/retriever.h"
 #include "train/optimizer.h"
 
@@ -90,18 +91,14 @@ struct TrainConfig {
   int64_t steps = 1000;
   int64_t stop_at = 0;
   int64_t batch_size = 16;
-  int64_t microbatches = 1;
   std::string precision = "fp32";
-  std::vector<std::string> recompute;
   int64_t log_every = 10;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
     visit("steps", steps, "optimizer steps of the whole schedule");
     visit("stop_at", stop_at, "stop after this step, schedule unchanged; 0: at the end");
     visit("batch_size", batch_size, "examples per step");
-    visit("microbatches", microbatches, "passes that a step is cut into (gradient accumulation)");
     visit("precision", precision, "fp32, bf16 (fp32 masters), fp64, or auto: bf16 where the processor multiplies it, else fp32");
-    visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer");
     visit("log_every", log_every, "steps between log lines");
   }
 };
@@ -142,6 +139,7 @@ struct RunConfig {
   DataConfig data;
   retriever::RetrieverConfig retriever;
   TrainConfig train;
+  parallel::ParallelConfig parallel;
   OptimizerConfig optimizer;
   EvalConfig eval;
   CheckpointConfig checkpoint;
@@ -152,6 +150,7 @@ struct RunConfig {
     visit("data", data, "corpus, examples, tokenizer");
     visit("retriever", retriever, "index, refresh, objectives");
     visit("train", train, "the loop");
+    visit("parallel", parallel, "how the model is spread over ranks");
     visit("optimizer", optimizer, "AdamW");
     visit("eval", eval, "evaluation while training");
     visit("checkpoint", checkpoint, "checkpoints");

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_fused_adamw.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -27,29 +28,44 @@ double rate_at(const OptimizerConfig& config, int64_t step, int64_t steps) {
   return config.rate * (config.final_rate + (1.0 - config.final_rate) * 0.5 * (1.0 + std::cos(std::numbers::pi * done)));
 }
 
-AdamW::AdamW(const OptimizerConfig& config, parallel::ParameterStore& store) : config_(config) {
-  std::vector<bool> used(config.groups.size(), false);
-  for (const auto& parameter : store.all()) {
-    // Vectors (norm gains, roles, gates) are not decayed.
-    double rate = 1.0, decay = parameter->shape.size() > 1 ? 1.0 : 0.0;
-    bool frozen = false;
-    for (size_t g = 0; g < config.groups.size(); ++g) {
-      if (parameter->name.find(config.groups[g].match) == std::string::npos) continue;
-      rate = config.groups[g].rate;
-      decay *= config.groups[g].decay;
-      frozen = config.groups[g].frozen;
-      used[g] = true;
-    }
-    parameter->trainable = !frozen;
-    parameter->value.set_requires_grad(!frozen);
-    at::Tensor master = parameter->value.detach();
-    const at::ScalarType wide = parallel::wide_dtype(master.scalar_type());
-    if (master.scalar_type() != wide) master = master.to(wide);
-    const auto zeros = [&] { return frozen ? at::Tensor() : at::zeros_like(master); };
-    slots_.push_back({parameter.get(), master, zeros(), zeros(), at::zeros({}, at::kFloat), rate, decay});
+namespace {
+
+// Calls visit(group) for the groups that match a name, in order.
+template <typename Visit>
+void for_each_match(const OptimizerConfig& config, const std::string& name, Visit&& visit) {
+  for (const ParameterGroup& group : config.groups) {
+    if (name.find(group.match) != std::string::npos) visit(group);
   }
-  for (size_t g = 0; g < used.size(); ++g) {
-    CONTEXTURE_USAGE_REQUIRE(used[g], "optimizer.groups.", g, ".match=", config.groups[g].match, " matches no parameter's name.");
+}
+
+}  // namespace
+
+void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store) {
+  for (const ParameterGroup& group : config.groups) {
+    const bool used = std::any_of(store.all().begin(), store.all().end(),
+                                  [&](const auto& p) { return p->name.find(group.match) != std::string::npos; });
+    CONTEXTURE_USAGE_REQUIRE(used, "optimizer.groups: match=", group.match, " matches no parameter's name.");
+  }
+  for (const auto& p : store.all()) {
+    bool frozen = false;
+    for_each_match(config, p->name, [&](const ParameterGroup& group) { frozen = group.frozen; });
+    p->trainable = !frozen;
+    p->value.set_requires_grad(!frozen);
+  }
+}
+
+AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine) : config_(config), engine_(&engine) {
+  for (parallel::Shard& shard : engine.sharding().shards()) {
+    const parallel::Parameter& parameter = *shard.parameter;
+    // Vectors (norm gains, roles, gates) are not decayed.
+    double rate = 1.0, decay = parameter.shape.size() > 1 ? 1.0 : 0.0;
+    for_each_match(config, parameter.name, [&](const ParameterGroup& group) {
+      rate = group.rate;
+      decay *= group.decay;
+    });
+    const at::ScalarType wide = parallel::wide_dtype(shard.value.scalar_type());
+    const at::Tensor master = shard.value.scalar_type() != wide ? shard.value.to(wide) : shard.value;
+    slots_.push_back({&shard, master, at::zeros_like(master), at::zeros_like(master), at::zeros({}, at::kFloat), rate, decay});
   }
 }
 
@@ -57,13 +73,11 @@ double AdamW::clip() {
   const at::NoGradGuard no_grad;
   double square = 0.0;
   for (const Slot& slot : slots_) {
-    if (slot.parameter->grad.defined()) square += std::pow(slot.parameter->grad.norm().item<double>(), 2);
+    if (slot.shard->counted) square += std::pow(slot.shard->grad.norm().item<double>(), 2);
   }
-  const double norm = std::sqrt(square);
+  const double norm = std::sqrt(engine_->sum_over_parameters(square));
   if (config_.max_grad_norm > 0 && norm > config_.max_grad_norm) {
-    for (const Slot& slot : slots_) {
-      if (slot.parameter->grad.defined()) slot.parameter->grad.mul_(config_.max_grad_norm / norm);
-    }
+    for (const Slot& slot : slots_) slot.shard->grad.mul_(config_.max_grad_norm / norm);
   }
   return norm;
 }
@@ -73,11 +87,11 @@ void AdamW::step(double rate) {
   // One fused call per distinct (rate, decay): most models have two.
   std::map<std::pair<double, double>, std::array<std::vector<at::Tensor>, 5>> calls;
   for (Slot& slot : slots_) {
-    if (!slot.parameter->grad.defined() || !slot.parameter->trainable) continue;
     slot.count += 1;
+    if (slot.master.numel() == 0) continue;
     auto& [values, grads, first, second, counts] = calls[{slot.rate, slot.decay}];
     values.push_back(slot.master);
-    grads.push_back(slot.parameter->grad);
+    grads.push_back(slot.shard->grad);
     first.push_back(slot.first);
     second.push_back(slot.second);
     counts.push_back(slot.count);
@@ -88,57 +102,92 @@ void AdamW::step(double rate) {
                       config_.beta2, config_.weight_decay * scale.second, config_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
   }
   for (Slot& slot : slots_) {
-    at::Tensor& value = slot.parameter->value;
-    if (value.scalar_type() != slot.master.scalar_type()) value.copy_(slot.master);
+    if (!slot.master.is_same(slot.shard->value)) slot.shard->value.copy_(slot.master);
   }
+  engine_->sharding().publish();
 }
 
 void AdamW::save(NamedTensors& model, NamedTensors& optimizer) const {
-  for (const Slot& slot : slots_) {
-    const std::string& name = slot.parameter->name;
-    model[name] = slot.master;
-    if (!slot.first.defined()) continue;
-    optimizer[name + ".first"] = slot.first;
-    optimizer[name + ".second"] = slot.second;
-    optimizer[name + ".count"] = slot.count;
+  std::map<const parallel::Parameter*, const Slot*> slot_of;
+  for (const Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;
+  for (const auto& p : engine_->store().all()) {
+    const at::ScalarType wide = parallel::wide_dtype(p->value.scalar_type());
+    const auto known = slot_of.find(p.get());
+    const Slot* slot = known != slot_of.end() ? known->second : nullptr;
+    const auto put = [&](NamedTensors& into, const std::string& name, const at::Tensor& part) {
+      const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part)
+                               : engine_->owned(*p) ? part : at::Tensor();
+      const at::Tensor whole = engine_->logical(*p, local, wide);
+      if (whole.defined()) into[name] = whole;
+    };
+    put(model, p->name, slot != nullptr ? slot->master : p->value.detach());
+    if (!p->trainable) continue;
+    put(optimizer, p->name + ".first", slot != nullptr ? slot->first : at::Tensor());
+    put(optimizer, p->name + ".second", slot != nullptr ? slot->second : at::Tensor());
+    // Every parameter has had as many updates as there were steps, on every rank.
+    if (engine_->groups().rank() == 0) optimizer[p->name + ".count"] = slots_.empty() ? at::zeros({}, at::kFloat) : slots_.front().count;
   }
 }
 
 namespace {
 
-void copy_checked(const NamedTensors& from, const std::string& name, const at::Tensor& to, std::string& problems) {
+// The named tensor, of the shape wanted; else undefined, and a line in `problems`.
+at::Tensor checked(const NamedTensors& from, const std::string& name, const std::vector<int64_t>& shape, std::string& problems) {
   const auto it = from.find(name);
   if (it == from.end()) {
     problems += "\n  " + name + " is missing";
-  } else if (it->second.sizes() != to.sizes()) {
-    problems += concat("\n  ", name, " has shape ", it->second.sizes(), ", not ", to.sizes());
+  } else if (it->second.sizes() != at::IntArrayRef(shape)) {
+    problems += concat("\n  ", name, " has shape ", it->second.sizes(), ", not ", at::IntArrayRef(shape));
   } else {
-    const at::NoGradGuard no_grad;
-    const_cast<at::Tensor&>(to).copy_(it->second);
+    return it->second;
   }
+  return {};
 }
 
 }  // namespace
 
 void AdamW::load(const NamedTensors& model, const NamedTensors& optimizer) {
+  const at::NoGradGuard no_grad;
   std::string problems;
-  for (Slot& slot : slots_) {
-    const std::string& name = slot.parameter->name;
-    copy_checked(model, name, slot.master, problems);
-    if (slot.first.defined()) {
-      copy_checked(optimizer, name + ".first", slot.first, problems);
-      copy_checked(optimizer, name + ".second", slot.second, problems);
-      copy_checked(optimizer, name + ".count", slot.count, problems);
+  std::map<const parallel::Parameter*, Slot*> slot_of;
+  for (Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;
+  for (const auto& p : engine_->store().all()) {
+    const auto take = [&](const NamedTensors& from, const std::string& name, const at::Tensor& to) {
+      const at::Tensor whole = checked(from, name, p->shape, problems);
+      if (!whole.defined()) return;
+      const at::Tensor local = p->local(whole);
+      const auto known = slot_of.find(p.get());
+      if (known == slot_of.end()) {
+        to.copy_(local);
+      } else {
+        const parallel::Shard& shard = *known->second->shard;
+        to.copy_(local.reshape(-1).narrow(0, shard.begin, shard.end - shard.begin));
+      }
+    };
+    const auto known = slot_of.find(p.get());
+    if (known == slot_of.end()) {
+      if (engine_->owned(*p)) take(model, p->name, p->value.detach());
+      continue;
     }
-    const at::NoGradGuard no_grad;
-    if (slot.parameter->value.scalar_type() != slot.master.scalar_type()) slot.parameter->value.copy_(slot.master);
+    Slot& slot = *known->second;
+    take(model, p->name, slot.master);
+    take(optimizer, p->name + ".first", slot.first);
+    take(optimizer, p->name + ".second", slot.second);
+    const at::Tensor count = checked(optimizer, p->name + ".count", {}, problems);
+    if (count.defined()) slot.count.copy_(count);
+    if (!slot.master.is_same(slot.shard->value)) slot.shard->value.copy_(slot.master);
   }
   CONTEXTURE_DATA_REQUIRE(problems.empty(), "the checkpoint does not fit this model:", problems);
+  engine_->sharding().publish();
 }
 
 void load_parameters(parallel::ParameterStore& store, const NamedTensors& model) {
+  const at::NoGradGuard no_grad;
   std::string problems;
-  for (const auto& p : store.all()) copy_checked(model, p->name, p->value.detach(), problems);
+  for (const auto& p : store.all()) {
+    const at::Tensor value = checked(model, p->name, p->shape, problems);
+    if (value.defined()) p->value.detach().copy_(value);
+  }
   CONTEXTURE_DATA_REQUIRE(problems.empty(), "the checkpoint does not fit this model:", problems);
 }
 

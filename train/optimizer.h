@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/checkpoint.h"
+#include "parallel/engine.h"
 #include "parallel/parameters.h"
 
 namespace contexture::train {
@@ -52,31 +53,34 @@ struct OptimizerConfig {
 // Linear warm-up, then a cosine from `rate` down to final_rate * rate at `steps`. step counts from 0.
 double rate_at(const OptimizerConfig& config, int64_t step, int64_t steps);
 
+// Sets Parameter::trainable by the groups. Before an Engine is made. Throws UsageError for a group that matches no parameter.
+void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store);
+
+// Updates this rank's shares of the parameters. In a layout of many ranks every rank has one, and all its calls are collective.
 class AdamW {
  public:
-  // Applies the groups (frozen ones lose requires_grad) and takes the masters from the current values. The store must
-  // outlive this. Throws UsageError for a group that matches no parameter.
-  AdamW(const OptimizerConfig& config, parallel::ParameterStore& store);
+  // Takes the masters from the current values. The engine must outlive this.
+  AdamW(const OptimizerConfig& config, parallel::Engine& engine);
 
-  // Norm of all gradients together, and scales them so that it is at most max_grad_norm. The returned norm is the one
-  // before; NaN or infinity if any gradient is.
+  // Norm of all gradients together, every parameter counted once, and scales them so that it is at most max_grad_norm. The
+  // returned norm is the one before; NaN or infinity if any gradient is.
   double clip();
-  // One update with the gradients in Parameter::grad; parameters without a gradient are left alone. Writes the values
-  // back in the compute dtype.
+  // One update with the shares' gradients. Writes the values back in the compute dtype, and to all replicas.
   void step(double rate);
 
-  // Masters, moments and the count of updates, by parameter name.
+  // Masters, moments and the count of updates, by parameter name, whole: on rank 0; nothing on others.
   void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer) const;
-  // Throws DataError listing what is missing or has another shape.
+  // Takes this rank's shares of them. Throws DataError listing what is missing or has another shape.
   void load(const parallel::NamedTensors& model, const parallel::NamedTensors& optimizer);
 
  private:
   struct Slot {
-    parallel::Parameter* parameter;
+    parallel::Shard* shard;
     at::Tensor master, first, second, count;
     double rate, decay;
   };
   OptimizerConfig config_;
+  parallel::Engine* engine_;
   std::vector<Slot> slots_;
 };
 

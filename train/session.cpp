@@ -17,28 +17,72 @@ void apply_threads(const RunSettings& settings) {
   at::set_num_threads(static_cast<int>(threads));
 }
 
-Session::Session(const RunConfig& config, data::BadRecords& bad) : config_(config) {
+Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups) : config_(config) {
   config_.validate();
   std::string tokenizer_path = config_.data.tokenizer.empty() ? (fs::path(config_.run.dir) / "tokenizer.model").string()
                                                               : data_path(config_.data, config_.data.tokenizer);
-  if (config_.data.tokenizer.empty() && !fs::exists(tokenizer_path)) {
+  if (config_.data.tokenizer.empty() && !fs::exists(tokenizer_path) && groups.rank() == 0) {
     make_folders(config_.run.dir);
     const auto report = data::Tokenizer::train_from_file(data_path(config_.data, config_.data.tokenizer_text), tokenizer_path,
                                                          config_.data.tokenizer_options);
     log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size, report.lines_used, tokenizer_path);
   }
+  if (groups.world) groups.world->barrier();  // for rank 0's tokenizer
   tokenizer_ = std::make_shared<data::Tokenizer>(tokenizer_path);
   CONTEXTURE_USAGE_REQUIRE(tokenizer_->vocab_size() == config_.model.vocab, "model.vocab=", config_.model.vocab, " but ",
                            tokenizer_path, " has ", tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
-  model_ = std::make_unique<model::Model>(config_.model);
-  model_->materialise(precision_of(config_.train.precision), at::kCPU, config_.run.seed);
+  model_ = std::make_shared<model::Model>(config_.model, groups.tp);
+  parallel::Placement placement = parallel::placement_for(config_.parallel, model_->blocks(), groups);
+  model_->materialise(precision_of(config_.train.precision), at::kCPU, config_.run.seed, [&](const parallel::Parameter& p) {
+    return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
+  });
+  apply_groups(config_.optimizer, model_->parameters());
+  engine_ = std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement), model_->blocks(),
+                                               model_->parameters());
   documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad);
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_);
 }
 
-void Session::make_retriever() {
-  retriever_ = std::make_unique<retriever::Retriever>(config_.retriever, *documents_, *model_);
+at::Tensor Session::embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences) {
+  const parallel::Groups& groups = engine_->groups();
+  if (groups.world == nullptr) return model_->embed(tower, sequences);
+  const std::string wire = tower + ".embedding";
+  const auto run = [&](const parallel::Pass& pass) { return engine_->pipeline().forward({&pass}, {wire}).front().at(wire); };
+  const auto agree = [&](int64_t passes) {
+    if (engine_->sharding().zero() < 3 || groups.dp == nullptr) return passes;
+    const at::Tensor most = at::full({1}, passes, at::kLong);  // every pass gathers weights from all replicas
+    groups.dp->all_reduce(most, parallel::ReduceOp::kMax).wait();
+    return most.item<int64_t>();
+  };
+  return model_->embed(tower, sequences, run, agree);
+}
+
+void Session::make_retriever(const std::optional<retriever::Retriever::State>& state) {
+  const parallel::Groups& groups = engine_->groups();
+  // Each replica embeds a share of the documents.
+  const auto embed_documents = [this, &groups](const std::vector<const model::Sequence*>& all) {
+    const auto [begin, end] = parallel::part_of(static_cast<int64_t>(all.size()), {groups.dp_rank(), groups.dp_size()});
+    return engine_->gather_rows(embed("doc", {all.begin() + begin, all.begin() + end}));
+  };
+  retriever_ = std::make_unique<retriever::Retriever>(config_.retriever, *documents_, embed_documents,
+                                                      groups.world == nullptr ? model_.get() : nullptr, state, groups.first_of_replica());
+}
+
+std::shared_ptr<const model::Model> Session::whole_model() {
+  if (engine_->groups().world == nullptr) return model_;
+  std::shared_ptr<model::Model> whole;
+  if (engine_->groups().rank() == 0) {
+    whole = std::make_shared<model::Model>(config_.model);
+    whole->materialise(model_->dtype(), model_->device(), 0);
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& p : model_->parameters().all()) {
+    const at::Tensor local = engine_->owned(*p) ? engine_->sharding().whole_value(*p) : at::Tensor();
+    const at::Tensor value = engine_->logical(*p, local, model_->dtype());
+    if (whole) whole->parameters().at(p->name).value.detach().copy_(value);
+  }
+  return whole;
 }
 
 std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std::string>& overrides, data::BadRecords& bad,
@@ -62,27 +106,31 @@ std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std
 }
 
 void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint) {
-  retriever::Retriever::State state = retriever.state();
+  const retriever::Retriever::State state = retriever.state();
   parallel::NamedTensors& tensors = checkpoint.files["retriever"];
   tensors["vectors"] = state.vectors_UE;
   checkpoint.state["retriever"] = {{"refreshed_at", state.refreshed_at}};
   if (!state.pending_since) return;
   checkpoint.state["retriever"]["pending_since"] = *state.pending_since;
-  for (const auto& [name, value] : state.pending) tensors["pending." + name] = value;
+  tensors["pending"] = state.pending_UE;
 }
 
-void load_retriever(retriever::Retriever& retriever, const parallel::Checkpoint& checkpoint) {
+retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint) {
   const Json& about = checkpoint.state.at("retriever");
+  const parallel::NamedTensors& tensors = checkpoint.files.at("retriever");
+  const auto tensor = [&](const char* name) {
+    const auto it = tensors.find(name);
+    CONTEXTURE_DATA_REQUIRE(it != tensors.end(), "retriever.safetensors lacks '", name, "'");
+    return it->second;
+  };
   retriever::Retriever::State state;
   state.refreshed_at = json_get<int64_t>(about, "refreshed_at", "state.json");
-  if (about.contains("pending_since")) state.pending_since = json_get<int64_t>(about, "pending_since", "state.json");
-  const std::string prefix = "pending.";
-  for (const auto& [name, value] : checkpoint.files.at("retriever")) {
-    if (name == "vectors") state.vectors_UE = value;
-    if (name.rfind(prefix, 0) == 0) state.pending[name.substr(prefix.size())] = value;
+  state.vectors_UE = tensor("vectors");
+  if (about.contains("pending_since")) {
+    state.pending_since = json_get<int64_t>(about, "pending_since", "state.json");
+    state.pending_UE = tensor("pending");
   }
-  CONTEXTURE_DATA_REQUIRE(state.vectors_UE.defined(), "retriever.safetensors lacks its vectors");
-  retriever.restore(state);
+  return state;
 }
 
 }  // namespace contexture::train

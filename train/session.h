@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "parallel/checkpoint.h"
+#include "parallel/engine.h"
 #include "train/config.h"
 #include "train/step_data.h"
 
@@ -15,16 +16,23 @@ class Session {
  public:
   // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer is empty and none is
   // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever().
-  Session(const RunConfig& config, data::BadRecords& bad);
+  // groups: this rank's communicators; it then holds its part of the model only. A tokenizer is trained by rank 0.
+  Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
 
-  // Builds the index from the model's current weights.
-  void make_retriever();
+  // Builds the index from the model's current weights, or from a checkpoint's. Collective.
+  void make_retriever(const std::optional<retriever::Retriever::State>& state = {});
+
+  // Embeddings of each replica's own queries, on all its ranks. Collective.
+  at::Tensor embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences);
+  // The model with all its weights: on world rank 0 (a copy, if the model is spread), null on others. Collective.
+  std::shared_ptr<const model::Model> whole_model();
 
   const RunConfig& config() const { return config_; }
   std::shared_ptr<const data::Tokenizer> tokenizer() const { return tokenizer_; }
   retriever::Corpus& corpus() { return corpus_; }
   retriever::Documents& documents() { return *documents_; }
   model::Model& model() { return *model_; }
+  parallel::Engine& engine() { return *engine_; }
   retriever::Retriever& retriever() { return *retriever_; }
   const ExampleEncoder& encoder() const { return *encoder_; }
 
@@ -33,7 +41,8 @@ class Session {
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   retriever::Corpus corpus_;
   std::unique_ptr<retriever::Documents> documents_;
-  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<model::Model> model_;
+  std::unique_ptr<parallel::Engine> engine_;
   std::unique_ptr<retriever::Retriever> retriever_;
   std::unique_ptr<ExampleEncoder> encoder_;
 };
@@ -46,9 +55,9 @@ std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const st
 
 // The retriever's part of a checkpoint, out and in.
 void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);
-void load_retriever(retriever::Retriever& retriever, const parallel::Checkpoint& checkpoint);
+retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint);
 
-// Uses the settings of run.threads for LibTorch and FAISS, and turns off spinning waits.
+// Uses the settings of run.threads for LibTorch and FAISS.
 void apply_threads(const RunSettings& settings);
 
 }  // namespace contexture::train

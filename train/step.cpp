@@ -2,56 +2,76 @@
 #include "train/step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "core/error.h"
 
 namespace contexture::train {
 
-Lookup look_up(const RunConfig& config, const model::Model& model, const retriever::Retriever& retriever,
-               const PreparedStep& step) {
-  Lookup out;
-  std::vector<const model::Sequence*> queries;
-  for (const PreparedInput& input : step.inputs) queries.push_back(&input.query);
-  out.query_BE = model.embed("query", queries);
+std::pair<size_t, size_t> Share::run(size_t inputs, int64_t m, int64_t total) {
+  const auto n = static_cast<int64_t>(inputs);
+  return {static_cast<size_t>(n * m / total), static_cast<size_t>(n * (m + 1) / total)};
+}
+
+std::pair<size_t, size_t> Share::mine(size_t inputs) const {
+  return {run(inputs, first(), total()).first, run(inputs, first() + microbatches - 1, total()).second};
+}
+
+Share share_of(const RunConfig& config, const parallel::Groups& groups) {
+  return {groups.dp_rank(), groups.dp_size(), config.parallel.microbatches};
+}
+
+Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& step) {
   const int64_t k = config.retriever.documents;
+  const auto [begin, end] = share_of(config, session.engine().groups()).mine(step.inputs.size());
+  std::vector<const model::Sequence*> queries;
   int64_t most_gold = 0;
+  for (size_t i = begin; i < end; ++i) queries.push_back(&step.inputs[i].query);
   for (const PreparedInput& input : step.inputs) most_gold = std::max<int64_t>(most_gold, static_cast<int64_t>(input.gold.size()));
-  out.rankings = retriever.search(out.query_BE, k == 0 ? 0 : k + most_gold);
-  for (size_t i = 0; i < step.inputs.size(); ++i) {
+  const int64_t depth = k == 0 ? 0 : k + most_gold;
+  // Rows of the best documents, -1 where there are fewer: on the rank with the index, then on all of the replica.
+  at::Tensor found = at::full({static_cast<int64_t>(end - begin), depth}, -1, at::kLong);
+  if (depth > 0) {
+    const at::Tensor query_BE = session.embed("query", queries);
+    if (session.retriever().holds_index()) {
+      const std::vector<retriever::Ranking> rankings = session.retriever().search(query_BE, depth);
+      for (size_t i = 0; i < rankings.size(); ++i) {
+        for (size_t r = 0; r < rankings[i].size(); ++r) found[i][r] = rankings[i][r].row;
+      }
+    }
+    if (found.numel() > 0) session.engine().share_in_replica(found);
+  }
+  Lookup out{std::vector<std::vector<int64_t>>(step.inputs.size()), std::vector<std::vector<int64_t>>(step.inputs.size())};
+  const auto cells = found.accessor<int64_t, 2>();
+  for (size_t i = begin; i < end; ++i) {
+    for (int64_t r = 0; r < depth && cells[i - begin][r] >= 0; ++r) out.rankings[i].push_back(cells[i - begin][r]);
+  }
+  for (size_t i = begin; i < end; ++i) {
     const std::vector<int64_t>& gold = step.inputs[i].gold;
-    std::vector<int64_t> rows;
+    std::vector<int64_t>& rows = out.documents[i];
     if (config.retriever.gold && !gold.empty() && k > 0) rows.push_back(gold[0]);
     const size_t asked = config.retriever.group_lookup ? i - i % static_cast<size_t>(config.data.group_size) : i;
-    for (const retriever::Hit& hit : out.rankings[asked]) {
+    for (const int64_t row : out.rankings[asked]) {
       if (static_cast<int64_t>(rows.size()) >= k) break;
-      if (std::find(rows.begin(), rows.end(), hit.row) == rows.end()) rows.push_back(hit.row);
+      if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
     }
-    out.documents.push_back(std::move(rows));
   }
   return out;
 }
 
-double recall_at_1(const PreparedStep& step, const Lookup& lookup) {
-  int64_t hits = 0;
-  for (size_t i = 0; i < step.inputs.size(); ++i) {
-    if (lookup.rankings[i].empty()) continue;
-    const auto& gold = step.inputs[i].gold;
-    hits += std::find(gold.begin(), gold.end(), lookup.rankings[i][0].row) != gold.end() ? 1 : 0;
-  }
-  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(1, step.inputs.size()));
-}
-
-Assembled assemble(const RunConfig& config, const retriever::Documents& documents, const PreparedStep& step, const Lookup& lookup) {
-  const size_t count = static_cast<size_t>(config.train.microbatches);
-  const size_t each = step.inputs.size() / count;
+Assembled assemble(const RunConfig& config, const Share& share, const retriever::Documents& documents, const PreparedStep& step,
+                   const Lookup& lookup) {
+  const auto count = static_cast<size_t>(share.microbatches), total = static_cast<size_t>(share.total());
   int64_t target_tokens = 0;
   for (const PreparedInput& input : step.inputs) target_tokens += static_cast<int64_t>(input.target.size());
-  Assembled assembled{std::vector<model::Microbatch>(count), std::vector<std::vector<int64_t>>(count)};
+  Assembled assembled{share, std::vector<model::Microbatch>(count), std::vector<std::vector<int64_t>>(count)};
   std::vector<model::Microbatch>& out = assembled.batches;
   for (size_t m = 0; m < count; ++m) {
+    const size_t run = static_cast<size_t>(share.first()) + m;
     std::map<int64_t, int32_t> place;
-    for (size_t i = m * each; i < (m + 1) * each; ++i) {
+    const auto [begin, end] = Share::run(step.inputs.size(), static_cast<int64_t>(run), share.total());
+    for (size_t i = begin; i < end; ++i) {
       const PreparedInput& prepared = step.inputs[i];
       model::Input input{prepared.query, prepared.prompt, prepared.target, {}};
       for (const int64_t row : lookup.documents[i]) {
@@ -65,7 +85,7 @@ Assembled assemble(const RunConfig& config, const retriever::Documents& document
       }
       out[m].inputs.push_back(std::move(input));
     }
-    for (size_t p = m; p < step.pairs.size(); p += count) {
+    for (size_t p = run; p < step.pairs.size(); p += total) {
       out[m].documents.push_back(step.pairs[p].document);
       out[m].extra_queries.push_back(step.pairs[p].query);
     }
@@ -110,9 +130,9 @@ struct Query {
 
 std::vector<Query> queries_of(const PreparedStep& step, size_t microbatches) {
   std::vector<Query> out;
-  const size_t each = step.inputs.size() / microbatches;
   for (size_t m = 0; m < microbatches; ++m) {
-    for (size_t i = m * each; i < (m + 1) * each; ++i) out.push_back({step.inputs[i].gold, -1});
+    const auto [begin, end] = Share::run(step.inputs.size(), static_cast<int64_t>(m), static_cast<int64_t>(microbatches));
+    for (size_t i = begin; i < end; ++i) out.push_back({step.inputs[i].gold, -1});
     for (size_t p = m; p < step.pairs.size(); p += microbatches) out.push_back({{step.pairs[p].row}, static_cast<int64_t>(p)});
   }
   return out;
@@ -160,47 +180,116 @@ ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step,
   return out;
 }
 
+// What all replicas' microbatches came to in phase one, in global order.
+struct Gathered {
+  std::vector<std::vector<int64_t>> rows;
+  std::vector<at::Tensor> query, doc;
+};
+
+Gathered gather(const parallel::Engine& engine, const Assembled& assembled, const std::vector<at::Tensor>& query,
+                const std::vector<at::Tensor>& doc) {
+  if (engine.groups().dp == nullptr) return {assembled.rows, query, doc};
+  std::vector<int64_t> counts, rows;
+  for (size_t m = 0; m < assembled.rows.size(); ++m) {
+    for (const int64_t n : {static_cast<int64_t>(assembled.rows[m].size()), query[m].size(0), doc[m].size(0)}) counts.push_back(n);
+    rows.insert(rows.end(), assembled.rows[m].begin(), assembled.rows[m].end());
+  }
+  const auto column = [](const std::vector<int64_t>& v) { return at::tensor(at::ArrayRef<int64_t>(v), at::kLong).view({-1, 1}); };
+  const at::Tensor all_counts = engine.gather_rows(column(counts)), all_rows = engine.gather_rows(column(rows));
+  const at::Tensor all_query = engine.gather_rows(at::cat(query)), all_doc = engine.gather_rows(at::cat(doc));
+  Gathered out;
+  int64_t row = 0, q = 0, d = 0;
+  for (int64_t m = 0; m < all_counts.size(0) / 3; ++m) {
+    const auto count = [&](int64_t which) { return all_counts[3 * m + which].item<int64_t>(); };
+    out.rows.emplace_back();
+    for (int64_t r = 0; r < count(0); ++r) out.rows.back().push_back(all_rows[row + r].item<int64_t>());
+    out.query.push_back(all_query.narrow(0, q, count(1)));
+    out.doc.push_back(all_doc.narrow(0, d, count(2)));
+    row += count(0);
+    q += count(1);
+    d += count(2);
+  }
+  return out;
+}
+
+// Sums of what each rank counted, on every rank. Only one rank counts each thing.
+void sum_stats(const parallel::Engine& engine, StepStats& stats) {
+  if (engine.groups().world == nullptr) return;
+  const at::Tensor sums = at::tensor({stats.loss, static_cast<double>(stats.target_tokens), static_cast<double>(stats.rows),
+                                      static_cast<double>(stats.slots), static_cast<double>(stats.distinct),
+                                      static_cast<double>(stats.first_hits), stats.flops}, at::kDouble);
+  engine.groups().world->all_reduce(sums).wait();
+  const double* s = sums.data_ptr<double>();
+  const auto whole = [](double v) { return static_cast<int64_t>(std::llround(v)); };
+  stats.loss = s[0];
+  stats.target_tokens = whole(s[1]);
+  stats.rows = whole(s[2]);
+  stats.slots = whole(s[3]);
+  stats.distinct = whole(s[4]);
+  stats.first_hits = whole(s[5]);
+  stats.flops = s[6];
+}
+
 }  // namespace
 
-StepStats forward_backward(const RunConfig& config, const model::Model& model, const parallel::Executor& executor,
-                           const PreparedStep& step, const Assembled& assembled) {
+StepStats forward_backward(const RunConfig& config, const model::Model& model, parallel::Engine& engine, const PreparedStep& step,
+                           const Assembled& assembled, const Lookup* lookup) {
   StepStats stats;
-  const auto& [batches, rows] = assembled;
+  const auto& batches = assembled.batches;
+  const parallel::Groups& groups = engine.groups();
+  engine.sharding().begin_step();
+  std::vector<parallel::Feeds> feeds;
+  std::vector<parallel::Pass> passes;
+  std::vector<const parallel::Pass*> pass_pointers;
+  for (const model::Microbatch& batch : batches) feeds.push_back(model::make_feeds(config.model, batch, model.dtype(), model.device()));
+  passes.reserve(feeds.size());
+  for (const parallel::Feeds& f : feeds) {
+    passes.emplace_back(f, /*training=*/true, config.run.seed, step.step).device = model.device();
+    pass_pointers.push_back(&passes.back());
+  }
   const bool contrastive = config.retriever.contrastive_weight > 0 && !config.retriever.frozen &&
-                           std::any_of(batches.begin(), batches.end(), [](const model::Microbatch& b) { return !b.documents.empty(); });
+                           (config.retriever.documents > 0 || !step.pairs.empty());
   ContrastiveGradients gradients;
-  if (contrastive && batches.size() > 1) {
+  // A step of one microbatch in one process takes the embeddings from its own forward pass.
+  const bool at_once = contrastive && assembled.share.total() == 1 && groups.pp == nullptr;
+  if (contrastive && !at_once) {
     std::vector<at::Tensor> query, doc;
-    for (const model::Microbatch& batch : batches) {
-      std::vector<const model::Sequence*> queries, sequences;
-      for (const model::Input& input : batch.inputs) queries.push_back(&input.query);
-      for (const model::Sequence& s : batch.extra_queries) queries.push_back(&s);
-      for (const model::Sequence& s : batch.documents) sequences.push_back(&s);
-      query.push_back(model.embed("query", queries));
-      doc.push_back(model.embed("doc", sequences));
+    for (parallel::WireValues& values : engine.pipeline().forward(pass_pointers, {"query.embedding", "doc.embedding"})) {
+      query.push_back(values.at("query.embedding").cpu());
+      doc.push_back(values.at("doc.embedding").cpu());
     }
-    gradients = contrast(config, step, rows, query, doc);
+    const Gathered all = gather(engine, assembled, query, doc);
+    gradients = contrast(config, step, all.rows, all.query, all.doc);
   }
-  for (size_t m = 0; m < batches.size(); ++m) {
-    const parallel::Feeds feeds = model::make_feeds(config.model, batches[m], model.dtype(), model.device());
-    const parallel::Pass pass(feeds, /*training=*/true, config.run.seed, step.step);
-    parallel::ForwardPass forward = executor.forward(pass, /*grad=*/true);
-    stats.loss += forward.wire("loss.reader").item<double>();
-    std::map<std::string, at::Tensor> roots{{"loss.reader", at::ones({}, at::kDouble).to(model.device())}};
-    if (contrastive) {
-      if (batches.size() == 1) {
-        gradients = contrast(config, step, rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
-      }
-      roots["query.embedding"] = gradients.query[m].to(model.device());
-      roots["doc.embedding"] = gradients.doc[m].to(model.device());
+  const auto roots = [&](int m, const parallel::ForwardPass& forward) {
+    parallel::WireValues out;
+    if (forward.has("loss.reader")) {
+      if (groups.tp_rank() == 0) stats.loss += forward.wire("loss.reader").item<double>();
+      out["loss.reader"] = at::ones({}, at::kDouble).to(model.device());
     }
-    executor.backward(std::move(forward), std::move(roots));
-    stats.target_tokens += batches[m].target_tokens();
-    stats.rows += batches[m].rows(config.model);
-    stats.distinct += static_cast<int64_t>(rows[m].size());
-    stats.flops += 3 * model.forward_flops(batches[m]);
-    for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
+    if (!contrastive) return out;
+    if (at_once) gradients = contrast(config, step, assembled.rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
+    out["query.embedding"] = gradients.query[assembled.share.first() + m].to(model.device());
+    out["doc.embedding"] = gradients.doc[assembled.share.first() + m].to(model.device());
+    return out;
+  };
+  engine.pipeline().forward_backward(pass_pointers, roots);
+  engine.sharding().finish();
+  if (groups.first_of_replica()) {
+    for (size_t m = 0; m < batches.size(); ++m) {
+      stats.target_tokens += batches[m].target_tokens();
+      stats.rows += batches[m].rows(config.model);
+      stats.distinct += static_cast<int64_t>(assembled.rows[m].size());
+      stats.flops += 3 * model.forward_flops(batches[m]);
+      for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
+    }
+    for (size_t i = 0; lookup != nullptr && i < step.inputs.size(); ++i) {
+      const auto& gold = step.inputs[i].gold;
+      const auto& ranking = lookup->rankings[i];
+      stats.first_hits += !ranking.empty() && std::find(gold.begin(), gold.end(), ranking[0]) != gold.end() ? 1 : 0;
+    }
   }
+  sum_stats(engine, stats);
   stats.contrastive = gradients.loss;
   return stats;
 }

@@ -46,21 +46,6 @@ Json about_this_machine(const RunConfig& config) {
           {"precision", at::toString(precision_of(config.train.precision))}, {"started", started}};
 }
 
-std::set<std::string> recomputed_blocks(const std::vector<std::string>& prefixes, const parallel::BlockList& blocks) {
-  std::set<std::string> out;
-  for (const std::string& prefix : prefixes) {
-    bool any = false;
-    for (const auto& block : blocks) {
-      if (block->name().rfind(prefix, 0) != 0) continue;
-      out.insert(block->name());
-      any = true;
-    }
-    CONTEXTURE_USAGE_REQUIRE(any, "train.recompute names '", prefix, "', and no block begins with that. The first block is ",
-                             blocks.front()->name(), ".");
-  }
-  return out;
-}
-
 }  // namespace
 
 double measure_peak_flops(at::ScalarType dtype) {
@@ -76,26 +61,33 @@ double measure_peak_flops(at::ScalarType dtype) {
   return 2.0 * static_cast<double>(n * n * n) / best;
 }
 
-Trainer::Trainer(const RunConfig& config, bool resume)
+Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
     : config_(config), bad_(data::BadRecords::parse_policy(config.data.bad_records)) {
+  config_.parallel.dp = groups.dp_size();
   config_.validate();
   apply_threads(config_.run);
-  folder_ = std::make_unique<RunFolder>(config_.run.dir, resume);
-  session_ = std::make_unique<Session>(config_, bad_);
+  const bool first = groups.rank() == 0;
+  if (first) folder_ = std::make_unique<RunFolder>(config_.run.dir, resume);
+  session_ = std::make_unique<Session>(config_, bad_, std::move(groups));
   maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(), session_->documents(), session_->tokenizer(), bad_);
-  if (!config_.data.dev.empty()) {
+  if (!config_.data.dev.empty() && first) {
     dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
   }
-  if (bad_.count > 0) log::warn("{}", bad_.summary());
-  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->model().parameters());
-  executor_ = std::make_unique<parallel::Executor>(session_->model().blocks(),
-                                                   recomputed_blocks(config_.train.recompute, session_->model().blocks()));
+  if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
+  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->engine());
+  const std::filesystem::path checkpoints = std::filesystem::path(config_.run.dir) / "checkpoints";
+  const std::vector<int64_t> steps = resume ? parallel::list_checkpoints(checkpoints) : std::vector<int64_t>();
+  if (steps.empty()) {
+    session_->make_retriever();
+  } else {
+    const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, steps.back()));
+    load(checkpoint);
+    session_->make_retriever(load_retriever(checkpoint));
+  }
+  if (!first) return;
   folder_->write_config(to_json(config_));
   write_file_atomic(folder_->file("run.json"), about_this_machine(config_).dump(1));
   write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
-  const std::vector<int64_t> steps = resume ? parallel::list_checkpoints(folder_->checkpoints_path()) : std::vector<int64_t>();
-  session_->make_retriever();
-  if (!steps.empty()) load(steps.back());
   metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(), resume ? std::optional<int64_t>(step_) : std::nullopt);
   board_ = std::make_unique<eval::TensorBoardWriter>(folder_->file("tensorboard").string());
   banner();
@@ -107,9 +99,12 @@ void Trainer::banner() const {
   const TrainConfig& train = config_.train;
   log::info("contexture {} | {} parameters | {} | {} threads", CONTEXTURE_VERSION, session_->model().parameters().num_elements(),
             train.precision, at::get_num_threads());
-  log::info("batch {} = {} microbatches x {} examples | {} training examples | {} documents | k = {}", train.batch_size,
-            train.microbatches, train.batch_size / train.microbatches, maker_->num_examples(), session_->documents().size(),
-            config_.retriever.documents);
+  const parallel::ParallelConfig& parallel = config_.parallel;
+  log::info("batch {} over {} replicas x {} microbatches | {} training examples | {} documents | k = {}", train.batch_size,
+            parallel.dp, parallel.microbatches, maker_->num_examples(), session_->documents().size(), config_.retriever.documents);
+  if (session_->engine().groups().world) {
+    log::info("dp {} x pp {} x tp {} | schedule {} | ZeRO {}", parallel.dp, parallel.pp, parallel.tp, parallel.schedule, parallel.zero);
+  }
   log::info("run folder {} | {}", folder_->path().string(),
             step_ > 0 ? concat("resumed after step ", step_) : std::string("from the start"));
 }
@@ -124,47 +119,67 @@ TrainResult Trainer::run() {
   options.threads = static_cast<int>(config_.data.threads);
   options.depth = static_cast<int>(config_.data.prefetch);
   data::Loader<PreparedStep> loader([this](int64_t step) { return maker_->make(step); }, options);
-  Progress progress("training", end);
-  progress.start_at(step_);
+  std::optional<Progress> progress;
+  if (writes()) progress.emplace("training", end).start_at(step_);
   int64_t examples = 0;
 
-  while (step_ < end && !stop_requested()) {
+  while (step_ < end && !stop_agreed()) {
+    set_phase("data");
     const double start = now_s();
     const PreparedStep prepared = *loader.next();
     const double wait = now_s() - start;
-    const Lookup lookup = look_up(config_, session_->model(), session_->retriever(), prepared);
-    session_->model().parameters().zero_grad();
-    const StepStats stats = forward_backward(config_, session_->model(), *executor_, prepared,
-                                             assemble(config_, session_->documents(), prepared, lookup));
+    set_phase("retrieval");
+    const Lookup lookup = look_up(config_, *session_, prepared);
+    set_phase("forward and backward");
+    const Share share = share_of(config_, session_->engine().groups());
+    const StepStats stats = forward_backward(config_, session_->model(), session_->engine(), prepared,
+                                             assemble(config_, share, session_->documents(), prepared, lookup), &lookup);
+    set_phase("optimizer");
     const double grad_norm = optimizer_->clip();
-    require_finite(stats, grad_norm, step_ + 1);  // before anything moves
+    require_finite(stats, grad_norm, step_ + 1);  // before anything moves; all ranks have the same figures
     const double rate = rate_at(config_.optimizer, step_, config_.train.steps);
     optimizer_->step(rate);
     ++step_;
-    if (session_->retriever().after_step(step_)) metrics_->append({{"step", step_}, {"refresh", true}});
+    set_phase("refresh");
+    const bool refreshed = session_->retriever().after_step(step_);
     const double seconds = now_s() - start;
     result.seconds += seconds;
     examples += static_cast<int64_t>(prepared.inputs.size());
-    log_step(step_, stats, recall_at_1(prepared, lookup), rate, grad_norm, seconds, wait);
-    progress.update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
-
-    if (due(config_.eval.every, step_) && dev_) evaluate(step_);
+    train_s_ += seconds;
+    if (writes()) {
+      if (refreshed) metrics_->append({{"step", step_}, {"refresh", true}});
+      log_step(step_, stats, rate, grad_norm, seconds, wait);
+      progress->update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
+    }
+    if (due(config_.eval.every, step_) && !config_.data.dev.empty()) evaluate(step_);
     if (due(config_.checkpoint.every, step_) || step_ == end) save(step_);
+    if (const auto& world = session_->engine().groups().world) world->set_deadline(static_cast<double>(config_.parallel.timeout_s));
   }
-  if (stop_requested() && step_ < end) {
+  if (step_ < end) {
     save(step_);
     result.stopped_by_signal = true;
-    log::warn("stopped by signal {} after step {}: saved. Continue with --resume.", stop_signal(), step_);
+    if (writes()) log::warn("stopped by a signal after step {}: saved. Continue with --resume.", step_);
   }
   result.steps = step_;
   result.examples_per_s = result.seconds > 0 ? static_cast<double>(examples) / result.seconds : 0.0;
   return result;
 }
 
-void Trainer::log_step(int64_t step, const StepStats& stats, double recall, double rate, double grad_norm, double seconds,
-                       double wait_s) {
+bool Trainer::stop_agreed() const {
+  const auto& world = session_->engine().groups().world;
+  if (!world) return stop_requested();
+  const at::Tensor told = at::full({1}, stop_requested() ? 1 : 0, at::kLong);
+  world->all_reduce(told, parallel::ReduceOp::kMax).wait();
+  return told.item<int64_t>() != 0;
+}
+
+void Trainer::set_phase(const char* phase) const {
+  if (const auto& world = session_->engine().groups().world) world->set_phase(phase);
+}
+
+void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s) {
   static const double kPeak = measure_peak_flops(session_->model().dtype());
-  train_s_ += seconds;
+  const double recall = static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
   const auto per_s = [&](double amount) { return amount / seconds; };
   const Json record{{"step", step},
                     {"loss", stats.loss},
@@ -193,8 +208,23 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double recall, doub
 }
 
 void Trainer::evaluate(int64_t step) {
-  const Evaluator evaluator(config_, session_->model(), session_->documents(), session_->corpus(), session_->retriever(),
-                            session_->encoder());
+  set_phase("evaluation");
+  const std::shared_ptr<const model::Model> whole = session_->whole_model();
+  const auto& world = session_->engine().groups().world;
+  // Rank 0 evaluates; the others wait, however long it takes.
+  if (world) world->set_deadline(1e6);
+  if (whole) score(step, *whole);
+  if (world) {
+    const at::Tensor best = at::tensor({best_score_, static_cast<double>(best_step_)}, at::kDouble);
+    world->broadcast(best, 0).wait();
+    best_score_ = best[0].item<double>();
+    best_step_ = static_cast<int64_t>(best[1].item<double>());
+  }
+  if (best_step_ == step && config_.checkpoint.keep_best && config_.checkpoint.every > 0) save(step);
+}
+
+void Trainer::score(int64_t step, const model::Model& whole) {
+  const Evaluator evaluator(config_, whole, session_->documents(), session_->corpus(), session_->retriever(), session_->encoder());
   const Json figures = evaluator.quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
   metrics_->append({{"step", step}, {"time_s", train_s_}, {"eval", figures}});
   board_->scalar("dev/em_retrieved", step, figures["em"]["retrieved"].get<float>());
@@ -205,30 +235,32 @@ void Trainer::evaluate(int64_t step) {
   if (score <= best_score_) return;
   best_score_ = score;
   best_step_ = step;
-  if (config_.checkpoint.keep_best && config_.checkpoint.every > 0) save(step);
 }
 
 void Trainer::save(int64_t step) {
   // Nothing has changed since: writing it anew would only put the one complete checkpoint at risk.
   if (step == saved_step_) return;
+  set_phase("save");
   parallel::Checkpoint checkpoint;
   checkpoint.step = step;
   optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"]);
-  save_retriever(session_->retriever(), checkpoint);
-  checkpoint.state["config"] = to_json(config_);
-  checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
-  checkpoint.state["train_s"] = train_s_;
-  parallel::save_checkpoint(folder_->checkpoints_path(), checkpoint);
   saved_step_ = step;
-  metrics_->sync();
-  parallel::prune_checkpoints(folder_->checkpoints_path(), config_.checkpoint.keep_last,
-                              config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
+  const auto& world = session_->engine().groups().world;
+  if (writes()) {
+    save_retriever(session_->retriever(), checkpoint);
+    checkpoint.state["config"] = to_json(config_);
+    checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
+    checkpoint.state["train_s"] = train_s_;
+    parallel::save_checkpoint(folder_->checkpoints_path(), checkpoint);
+    metrics_->sync();
+    parallel::prune_checkpoints(folder_->checkpoints_path(), config_.checkpoint.keep_last,
+                                config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
+  }
+  if (world) world->barrier();  // nobody goes on before it is complete
 }
 
-void Trainer::load(int64_t step) {
-  const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(folder_->checkpoints_path(), step));
+void Trainer::load(const parallel::Checkpoint& checkpoint) {
   optimizer_->load(checkpoint.files.at("model"), checkpoint.files.at("optimizer"));
-  load_retriever(session_->retriever(), checkpoint);
   best_score_ = json_get<double>(checkpoint.state.at("best"), "score", "state.json");
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");

@@ -21,20 +21,24 @@ struct TrainResult {
 
 class Trainer {
  public:
-  // resume: continue from the newest complete checkpoint of run.dir (a run without one starts at step 0).
-  Trainer(const RunConfig& config, bool resume);
+  // resume: continue from the newest complete checkpoint of run.dir (a run without one starts at step 0), of whatever layout. groups:
+  // this rank's communicators; every rank makes a Trainer and calls run(), rank 0 alone writes and logs.
+  Trainer(const RunConfig& config, bool resume, parallel::Groups groups = {});
   ~Trainer();
 
   TrainResult run();
   Session& session() { return *session_; }
 
  private:
+  bool writes() const { return session_->engine().groups().rank() == 0; }
+  bool stop_agreed() const;  // whether any rank was told to stop
+  void set_phase(const char* phase) const;
   void banner() const;
   void save(int64_t step);
-  void load(int64_t step);
+  void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
-  void log_step(int64_t step, const StepStats& stats, double recall, double rate, double grad_norm, double seconds,
-                double wait_s);
+  void score(int64_t step, const model::Model& whole);
+  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s);
 
   RunConfig config_;
   std::unique_ptr<RunFolder> folder_;
@@ -43,7 +47,6 @@ class Trainer {
   std::unique_ptr<StepMaker> maker_;
   std::unique_ptr<PictureSet> dev_;
   std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<parallel::Executor> executor_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<eval::TensorBoardWriter> board_;
   int64_t step_ = 0;

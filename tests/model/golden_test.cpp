@@ -68,6 +68,9 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
     model_ = std::make_unique<Model>(config_);
     model_->materialise(std::get<1>(GetParam()), at::kCPU, /*seed=*/1);
     train::load_parameters(model_->parameters(), part(golden_, "w."));
+    const parallel::ParallelConfig alone;
+    engine_ = std::make_unique<parallel::Engine>(alone, parallel::Groups(), parallel::placement_for(alone, model_->blocks(), {}),
+                                                 model_->blocks(), model_->parameters());
     executor_ = std::make_unique<parallel::Executor>(model_->blocks());
     const Json& training = json_.at("training");
     optimizer_config_.beta1 = training.at("beta1");
@@ -80,7 +83,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
   // Forward, the contrastive loss at the embedding wires, backward. Leaves the gradients in the
   // parameters.
   StepResult forward_backward() {
-    model_->parameters().zero_grad();
+    engine_->sharding().begin_step();
     const parallel::Feeds feeds = make_feeds(config_, batch_, model_->dtype(), at::kCPU);
     const parallel::Pass pass(feeds, /*training=*/true);
     parallel::ForwardPass forward = executor_->forward(pass, /*grad=*/true);
@@ -104,6 +107,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
     executor_->backward(std::move(forward), {{"loss.reader", at::ones({}, at::kDouble)},
                                              {"query.embedding", contrast.query_grad_BE},
                                              {"doc.embedding", contrast.doc_grad_UE}});
+    engine_->sharding().finish();
     return out;
   }
 
@@ -118,6 +122,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
   Microbatch batch_;
   std::vector<std::vector<int64_t>> positives_, masked_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<parallel::Engine> engine_;
   std::unique_ptr<parallel::Executor> executor_;
   train::OptimizerConfig optimizer_config_;
 };
@@ -154,7 +159,7 @@ TEST_P(Golden, EveryGradientAgrees) {
 }
 
 TEST_P(Golden, TenOptimizerStepsAgree) {
-  train::AdamW optimizer(optimizer_config_, model_->parameters());
+  train::AdamW optimizer(optimizer_config_, *engine_);
   const Json& training = json_.at("training");
   StepResult result;
   for (int64_t step = 0; step < training.at("steps").get<int64_t>(); ++step) {

@@ -3,24 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include "prepared.h"
 #include "tiny_world.h"
-#include "train/session.h"
-#include "train/step.h"
 
 namespace contexture::train {
 namespace {
 
-struct Made {
-  explicit Made(const RunConfig& config) : session(config, bad) {
-    session.make_retriever();
-    const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
-    const PreparedStep step = maker.make(0);
-    batch = assemble(config, session.documents(), step, look_up(config, session.model(), session.retriever(), step)).batches[0];
+struct Made : Prepared {
+  explicit Made(const RunConfig& config) : Prepared(config) {
+    batch = assembled().batches[0];
     batch.inputs[1].documents.clear();  // closed book
     batch.inputs[2].documents.resize(1);
   }
-  data::BadRecords bad;
-  Session session;
   model::Microbatch batch;
 };
 

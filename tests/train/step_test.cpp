@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "prepared.h"
 #include "tiny_world.h"
-#include "train/session.h"
 
 namespace contexture::train {
 namespace {
@@ -14,21 +14,11 @@ struct Outcome {
   std::map<std::string, at::Tensor> grads;
 };
 
-// One step of `config`; `each`: every input gets copies of its own of the documents it reads.
-Outcome one_step(const RunConfig& config, std::set<std::string> recompute = {}) {
-  data::BadRecords bad;
-  Session session(config, bad);
-  session.make_retriever();
-  AdamW optimizer(config.optimizer, session.model().parameters());
-  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
-  const PreparedStep step = maker.make(3);
-  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
-  const parallel::Executor executor(session.model().blocks(), std::move(recompute));
-  const StepStats stats = forward_backward(config, session.model(), executor, step, assemble(config, session.documents(), step, lookup));
+Outcome one_step(const RunConfig& config) {
+  Prepared made(config, 3);
+  const StepStats stats = made.forward_backward();
   Outcome out{stats.loss, stats.contrastive, {}};
-  for (const auto& p : session.model().parameters().all()) {
-    if (p->grad.defined()) out.grads[p->name] = p->grad.clone();
-  }
+  for (const auto& p : made.session.model().parameters().all()) out.grads[p->name] = p->grad.clone();
   return out;
 }
 
@@ -52,7 +42,7 @@ TEST_P(Cut, LossAndGradientsDoNotDependOnTheNumberOfMicrobatches) {
   config.data.pairs = "pairs.jsonl";
   config.data.pairs_per_step = 3;
   const Outcome whole = one_step(config);
-  config.train.microbatches = std::get<1>(GetParam());
+  config.parallel.microbatches = std::get<1>(GetParam());
   expect_equal(whole, one_step(config), 1e-10);  // fp64 sums in another order
 }
 
@@ -62,7 +52,7 @@ TEST(Step, IsTheSameInFp32ToFp32Accuracy) {
   const TinyWorld world;
   RunConfig config = world.config("fp32");
   const Outcome whole = one_step(config);
-  config.train.microbatches = 4;
+  config.parallel.microbatches = 4;
   expect_equal(whole, one_step(config), 1e-5);  // fp32 rounding, sums in another order
 }
 
@@ -71,7 +61,8 @@ TEST(Step, RecomputedActivationsGiveIdenticalGradientsWithDropout) {
   RunConfig config = world.config("fp64");
   config.model.dropout = 0.1;
   const Outcome kept = one_step(config);
-  const Outcome recomputed = one_step(config, {"doc.layer.0", "doc.layer.1", "query.layer.0", "dec.layer.0", "dec.layer.1", "head"});
+  config.parallel.recompute = {"doc.layer.0", "doc.layer.1", "query.layer.0", "dec.layer", "head"};
+  const Outcome recomputed = one_step(config);
   expect_equal(kept, recomputed, 0.0);  // the same operations on the same numbers
   RunConfig other = config;
   other.run.seed = 99;
@@ -82,14 +73,9 @@ TEST(Step, RecomputedActivationsGiveIdenticalGradientsWithDropout) {
 TEST(Step, EncodingADocumentOnceEqualsEncodingItForEachReader) {
   const TinyWorld world;
   RunConfig config = world.config("fp64");
-  data::BadRecords bad;
-  Session session(config, bad);
-  session.make_retriever();
-  AdamW optimizer(config.optimizer, session.model().parameters());
-  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
-  const PreparedStep step = maker.make(0);
-  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
-  const model::Microbatch shared = assemble(config, session.documents(), step, lookup).batches[0];
+  Prepared made(config);
+  Session& session = made.session;
+  const model::Microbatch shared = made.assembled().batches[0];
   model::Microbatch each = shared;
   each.documents.clear();
   for (model::Input& input : each.inputs) {
@@ -121,19 +107,12 @@ TEST(Step, GradientsEqualFiniteDifferences) {
   RunConfig config = world.config("fp64");
   config.data.group_size = 1;
   config.train.batch_size = 4;
-  data::BadRecords bad;
-  Session session(config, bad);
-  session.make_retriever();
-  AdamW optimizer(config.optimizer, session.model().parameters());
-  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
-  const PreparedStep step = maker.make(1);
-  const Lookup lookup = look_up(config, session.model(), session.retriever(), step);
-  const parallel::Executor executor(session.model().blocks());
+  Prepared made(config, 1);
+  Session& session = made.session;
   const auto total = [&] {
-    const StepStats stats = forward_backward(config, session.model(), executor, step, assemble(config, session.documents(), step, lookup));
+    const StepStats stats = made.forward_backward();
     return stats.loss + config.retriever.contrastive_weight * stats.contrastive;
   };
-  session.model().parameters().zero_grad();
   total();
   std::map<std::string, at::Tensor> grads;
   for (const auto& p : session.model().parameters().all()) {

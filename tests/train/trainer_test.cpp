@@ -38,7 +38,7 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
   config.train.steps = 11;
   config.retriever.refresh_every = GetParam().refresh_every;
   config.retriever.refresh_lag = GetParam().refresh_lag;
-  config.train.microbatches = GetParam().microbatches;
+  config.parallel.microbatches = GetParam().microbatches;
   config.model.dropout = GetParam().dropout;
   config.eval.every = 4;
   config.eval.examples = 4;

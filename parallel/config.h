@@ -1,0 +1,45 @@
+// How the model is spread over ranks. Declared once (core/config.h).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace contexture::parallel {
+
+struct ParallelConfig {
+  int64_t dp = 0;
+  int64_t pp = 1;
+  int64_t tp = 1;
+  std::string order = "dp,pp,tp";
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;
+  int64_t microbatches = 1;
+  int64_t zero = 0;
+  std::vector<std::string> recompute;
+  std::string partitioner = "parameters";
+  std::string shared = "replicate";
+  int64_t bucket_mb = 32;
+  int64_t timeout_s = 60;
+  int64_t first_timeout_s = 600;
+
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
+    visit("dp", dp, "replicas (data parallelism); 0: as many as pp and tp leave ranks for");
+    visit("pp", pp, "pipeline ranks; 1: off");
+    visit("tp", tp, "tensor-parallel ranks; 1: off");
+    visit("order", order, "mesh axes, the fastest-varying rank last");
+    visit("schedule", schedule, "gpipe, 1f1b, interleaved, zb_h1 or list");
+    visit("chunks", chunks, "stages per pipeline rank (interleaved)");
+    visit("microbatches", microbatches, "passes that a replica's share of a step is cut into");
+    visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
+    visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
+    visit("partitioner", partitioner, "uniform: equal numbers of blocks a stage; parameters: equal weights");
+    visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
+    visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
+    visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");
+    visit("first_timeout_s", first_timeout_s, "the same until the first step is done");
+  }
+  void validate() const;  // throws UsageError naming keys and values
+};
+
+}  // namespace contexture::parallel

@@ -1,0 +1,153 @@
+#include "parallel/engine.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace contexture::parallel {
+
+void ParallelConfig::validate() const {
+  CONTEXTURE_USAGE_REQUIRE(dp >= 0 && pp > 0 && tp > 0, "parallel.dp=", dp, ", pp=", pp, " and tp=", tp, " must be positive (dp may be 0).");
+  CONTEXTURE_USAGE_REQUIRE(chunks > 0 && microbatches > 0 && bucket_mb > 0, "parallel.chunks=", chunks, ", microbatches=", microbatches,
+                           " and bucket_mb=", bucket_mb, " must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(zero >= 0 && zero <= 3, "parallel.zero=", zero, " is not known. Use 0, 1, 2 or 3.");
+  CONTEXTURE_USAGE_REQUIRE(timeout_s > 0 && first_timeout_s > 0, "parallel.timeout_s=", timeout_s, " and first_timeout_s=",
+                           first_timeout_s, " must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || shared == "colocate", "parallel.shared=", shared,
+                           " is not known. Use replicate or colocate.");
+  CONTEXTURE_USAGE_REQUIRE(chunks == 1 || schedule == "interleaved" || schedule == "list", "parallel.chunks=", chunks,
+                           " needs parallel.schedule=interleaved or list, not ", schedule, ".");
+  CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || schedule == "list" || pp == 1, "parallel.shared=colocate gives a rank several ",
+                           "stages out of order: use parallel.schedule=list, not ", schedule, ".");
+}
+
+std::set<std::string> chosen_blocks(const std::vector<std::string>& prefixes, const BlockList& blocks) {
+  std::set<std::string> out;
+  for (const std::string& prefix : prefixes) {
+    bool any = false;
+    for (const auto& block : blocks) {
+      if (prefix != "all" && block->name().rfind(prefix, 0) != 0) continue;
+      out.insert(block->name());
+      any = true;
+    }
+    CONTEXTURE_USAGE_REQUIRE(any, "parallel.recompute names '", prefix, "', and no block begins with that. The first block is ",
+                             blocks.front()->name(), ".");
+  }
+  return out;
+}
+
+Placement placement_for(const ParallelConfig& config, const BlockList& blocks, const Groups& groups) {
+  return place_in_order(blocks, config.partitioner, groups.pp_size(), static_cast<int>(groups.pp ? config.chunks : 1),
+                        config.shared == "colocate" && groups.pp);
+}
+
+bool Engine::owns(const Placement& placement, const BlockList& blocks, const Parameter& parameter, int pp_rank) {
+  const std::vector<int> owners = placement.owners(blocks, parameter);
+  return std::find(owners.begin(), owners.end(), pp_rank) != owners.end();
+}
+
+Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement, const BlockList& blocks, ParameterStore& store)
+    : microbatches_(config.microbatches), groups_(std::move(groups)), store_(&store) {
+  std::vector<Parameter*> mine;
+  std::map<const Parameter*, int> uses;
+  std::map<const Parameter*, std::shared_ptr<Communicator>> shared;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> by_ranks;
+  for (const auto& p : store.all()) {
+    const std::vector<int>& owners = owners_[p.get()] = placement.owners(blocks, *p);
+    CONTEXTURE_INVARIANT(!owners.empty(), "no block uses parameter '", p->name, "'");
+    if (owners.size() > 1) {
+      if (by_ranks.count(owners) == 0) by_ranks[owners] = groups_.pp->subgroup(owners, concat("shared.", by_ranks.size()));
+      if (by_ranks[owners]) shared[p.get()] = by_ranks[owners];
+    }
+    if (std::find(owners.begin(), owners.end(), groups_.pp_rank()) == owners.end()) continue;
+    CONTEXTURE_INVARIANT(!p->value.is_meta(), "parameter '", p->name, "' has no values on the rank that owns it");
+    owned_.insert(p.get());
+    mine.push_back(p.get());
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      if (placement.graph.rank_of[placement.stage_of[b]] != groups_.pp_rank()) continue;
+      const auto& used = blocks[b]->parameters();
+      uses[p.get()] += static_cast<int>(std::count(used.begin(), used.end(), p.get()));
+    }
+  }
+  sharding_ = std::make_unique<Sharding>(Sharding::Group{groups_.dp, static_cast<int>(config.zero), config.bucket_mb << 20}, mine, uses,
+                                         std::move(shared), groups_.tp_rank() == 0);
+  pipeline_ = std::make_unique<Pipeline>(blocks, std::move(placement), config.schedule, groups_.pp, chosen_blocks(config.recompute, blocks));
+  pipeline_->set_after_backward([this](const Block& block, bool last) { sharding_->after_backward(block, last); });
+  if (config.zero == 3 && groups_.dp) {
+    pipeline_->set_parameter_hooks([this](const Block& block) { sharding_->before_use(block); },
+                                   [this](const Block& block) { sharding_->after_use(block); });
+  }
+}
+
+Shard* Engine::shard(const Parameter& parameter) {
+  for (Shard& shard : sharding_->shards()) {
+    if (shard.parameter == &parameter) return &shard;
+  }
+  return nullptr;
+}
+
+void Engine::sum_over_replicas(const at::Tensor& tensor) const {
+  if (groups_.dp) groups_.dp->all_reduce(tensor).wait();
+}
+
+double Engine::sum_over_parameters(double mine) const {
+  // Without ZeRO every replica holds all: one of them is enough.
+  const bool shares = groups_.dp && sharding_->zero() > 0;
+  Communicator* group = shares ? groups_.world.get() : groups_.replica.get();
+  if (group == nullptr) return mine;
+  const at::Tensor sum = at::full({1}, mine, at::kDouble);
+  group->all_reduce(sum).wait();
+  return sum.item<double>();
+}
+
+void Engine::share_in_replica(const at::Tensor& tensor) const {
+  if (groups_.replica) groups_.replica->broadcast(tensor, 0).wait();
+}
+
+at::Tensor Engine::gather_rows(const at::Tensor& mine) const {
+  if (!groups_.dp) return mine;
+  const int n = groups_.dp->size();
+  const at::Tensor counts = at::zeros({n}, at::kLong);
+  groups_.dp->all_gather(counts, at::full({1}, mine.size(0), at::kLong)).wait();
+  const int64_t most = counts.max().item<int64_t>(), width = mine.numel() / std::max<int64_t>(1, mine.size(0));
+  const at::Tensor widths = at::full({1}, mine.size(0) > 0 ? width : 0, at::kLong);
+  groups_.dp->all_reduce(widths, ReduceOp::kMax).wait();
+  const int64_t row = widths.item<int64_t>();
+  const at::Tensor padded = at::zeros({most, row}, mine.options()), all = at::empty({n, most, row}, mine.options());
+  padded.narrow(0, 0, mine.size(0)).copy_(mine.reshape({mine.size(0), row}));
+  if (most > 0 && row > 0) groups_.dp->all_gather(all.view(-1), padded.view(-1)).wait();
+  std::vector<at::Tensor> parts;
+  for (int r = 0; r < n; ++r) parts.push_back(all[r].narrow(0, 0, counts[r].item<int64_t>()));
+  return at::cat(parts);
+}
+
+at::Tensor Engine::logical(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {
+  const int owner = owners_.at(&parameter).front();
+  if (groups_.dp_rank() != 0) return {};
+  at::Tensor whole;
+  if (groups_.pp_rank() == owner) {
+    whole = local.to(dtype).contiguous();
+    if (parameter.is_split()) {
+      const int n = groups_.tp->size();
+      std::vector<at::Tensor> parts;  // of one size only where the split is even: so each is broadcast
+      for (int r = 0; r < n; ++r) {
+        const at::Tensor part = r == groups_.tp_rank() ? whole.view(parameter.local_shape())
+                                                       : at::empty(parameter.local_shape({r, n}), whole.options());
+        if (part.numel() > 0) groups_.tp->broadcast(part, r).wait();
+        parts.push_back(part);
+      }
+      whole = parameter.logical(parts);
+    }
+    whole = whole.view(parameter.shape);
+  }
+  if (groups_.tp_rank() != 0) return {};
+  if (owner == 0) return groups_.pp_rank() == 0 ? whole : at::Tensor();
+  constexpr int kTag = (1 << 29) + 1;
+  if (groups_.pp_rank() == owner) groups_.pp->send(whole, 0, kTag).wait();
+  if (groups_.pp_rank() != 0) return {};
+  const at::Tensor room = at::empty(parameter.shape, dtype);
+  groups_.pp->receive(room, owner, kTag).wait();
+  return room;
+}
+
+}  // namespace contexture::parallel
