@@ -36,6 +36,13 @@ std::set<std::string> chosen_blocks(const std::vector<std::string>& prefixes, co
   return out;
 }
 
+Groups groups_of(const std::shared_ptr<const Mesh>& mesh) {
+  const auto group = [&](Communicator& c) {
+    return c.size() == 1 ? nullptr : std::shared_ptr<Communicator>(mesh, &c);
+  };
+  return {group(mesh->world()), group(mesh->dp()), group(mesh->pp()), group(mesh->tp()), group(mesh->replica())};
+}
+
 Placement placement_for(const ParallelConfig& config, const BlockList& blocks, const Groups& groups) {
   return place_in_order(blocks, config.partitioner, groups.pp_size(), static_cast<int>(groups.pp ? config.chunks : 1),
                         config.shared == "colocate" && groups.pp);

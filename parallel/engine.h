@@ -2,6 +2,7 @@
 // all. With one process it is the plain executor and costs nothing.
 #pragma once
 #include "parallel/config.h"
+#include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "parallel/sharding.h"
 
@@ -18,6 +19,9 @@ struct Groups {
   int tp_rank() const { return tp ? tp->rank() : 0; }
   bool first_of_replica() const { return pp_rank() == 0 && tp_rank() == 0; }
 };
+
+// A mesh's groups. They keep the mesh alive.
+Groups groups_of(const std::shared_ptr<const Mesh>& mesh);
 
 // Where the blocks of a model go. Throws UsageError when the configuration cannot hold it.
 Placement placement_for(const ParallelConfig& config, const BlockList& blocks, const Groups& groups);

@@ -42,7 +42,7 @@ struct Pipeline::Step {
 Pipeline::Pipeline(const BlockList& blocks, Placement placement, std::string schedule, std::shared_ptr<Communicator> pp,
                    std::set<std::string> recompute)
     : blocks_(&blocks), placement_(std::move(placement)), schedule_(std::move(schedule)), pp_(std::move(pp)),
-      rank_(pp_ ? pp_->rank() : 0) {
+      rank_(pp_ ? pp_->rank() : 0), whole_(blocks) {
   CONTEXTURE_INVARIANT(placement_.graph.num_ranks == (pp_ ? pp_->size() : 1), "a placement on ", placement_.graph.num_ranks, " ranks");
   const std::vector<Wire> wires = wires_of(blocks);
   for (int s = 0; s < placement_.graph.num_stages; ++s) {
@@ -52,14 +52,13 @@ Pipeline::Pipeline(const BlockList& blocks, Placement placement, std::string sch
     plan.blocks = placement_.blocks_of(s);
     plan.executor = std::make_unique<Executor>(blocks, recompute, plan.blocks);
   }
-  const Executor everything(blocks);
   for (size_t w = 0; w < wires.size(); ++w) {
     const Wire& wire = wires[w];
     WirePlan& plan = wires_[wire.name];
     plan.index = static_cast<int>(w);
     plan.stage = placement_.stage_of[wire.producer];
     plan.rank = placement_.graph.rank_of[plan.stage];
-    plan.differentiable = everything.wants_grad(wire.name);
+    plan.differentiable = whole_.wants_grad(wire.name);
     std::set<int> stages, ranks;
     for (const int reader : wire.readers) {
       const int s = placement_.stage_of[reader];
@@ -96,7 +95,7 @@ int Pipeline::tag(const WirePlan& wire, int microbatch, bool gradient) const {
 }
 
 at::Tensor Pipeline::room_for(const std::string& wire, const Pass& pass) const {
-  const int producer = stages_.front().executor->wire(wire).producer;
+  const int producer = whole_.wire(wire).producer;
   const Block& block = *(*blocks_)[producer];
   const auto output = std::find(block.outputs().begin(), block.outputs().end(), wire) - block.outputs().begin();
   const WireShape shape = block.shapes(pass)[output];
@@ -292,11 +291,11 @@ void Pipeline::forward_backward(const std::vector<const Pass*>& passes, const Ro
 
 std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes, const std::vector<std::string>& wanted) {
   std::vector<WireValues> out(passes.size());
-  const std::vector<bool> needed = stages_.empty() ? Executor(*blocks_).needed_for(wanted) : stages_.front().executor->needed_for(wanted);
+  const std::vector<bool> needed = whole_.needed_for(wanted);
   // Ranks that read a wire in this pass: those that run a needed reader.
   const auto readers_of = [&](const std::string& name) {
     std::set<int> ranks;
-    for (const int reader : stages_.front().executor->wire(name).readers) {
+    for (const int reader : whole_.wire(name).readers) {
       if (needed[reader]) ranks.insert(placement_.graph.rank_of[placement_.stage_of[reader]]);
     }
     ranks.erase(wires_.at(name).rank);
@@ -318,7 +317,7 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
       const ForwardPass forward = stage.executor->forward(*passes[m], /*grad=*/false, wanted, at_hand);
       for (const std::string& name : stage.outputs) {
         const WirePlan& wire = wires_.at(name);
-        if (!needed[stages_.front().executor->wire(name).producer]) continue;
+        if (!needed[whole_.wire(name).producer]) continue;
         at_hand[name] = forward.wire(name);
         if (wire.remote_ranks.empty() || at_hand[name].numel() == 0) continue;
         const std::set<int> readers = readers_of(name);

@@ -81,7 +81,8 @@ class Pipeline {
   std::string schedule_;
   std::shared_ptr<Communicator> pp_;
   int rank_;
-  std::vector<StagePlan> stages_;  // this rank's, ascending
+  Executor whole_;                 // knows the wires of the whole list; runs nothing
+  std::vector<StagePlan> stages_;  // this rank's, ascending; none where all its blocks were moved to others
   std::map<std::string, WirePlan> wires_;
   mutable std::map<int, Schedule> schedules_;  // by number of microbatches
   std::function<void(const Block&, bool)> after_backward_;

@@ -1,0 +1,73 @@
+// Any layout gives the one-process result: loss, every gradient, and the parameters after ten steps of AdamW. Ranks are threads.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "layouts.h"
+
+namespace contexture::train {
+namespace {
+
+void expect_parity(References& references, const Cell& cell, double tolerance) {
+  SCOPED_TRACE(name_of(cell));
+  try {
+    const Difference d = references.difference(cell);
+    EXPECT_LE(d.loss, tolerance) << d.worst_parameter;
+    EXPECT_LE(d.gradient, tolerance) << d.worst_parameter;
+    EXPECT_LE(d.step, tolerance) << d.worst_parameter;
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+TEST(Parity, EveryPairOfChoicesInFp64) {
+  const TinyWorld world;
+  References references(tiny(world));
+  const std::vector<Cell> cells = covering(2, 1000, 1);
+  ASSERT_GT(cells.size(), 60u);  // 17 layouts x 5 schedules among them
+  for (const Cell& cell : cells) expect_parity(references, cell, 1e-10);  // fp64 sums in another order
+}
+
+TEST(Parity, ADozenLayoutsInFp32) {
+  const TinyWorld world;
+  References references(tiny(world, "fp32"));
+  for (const Cell& cell : covering(2, 12, 2)) expect_parity(references, cell, 1e-5);  // 6e-8 through sums and ten steps
+}
+
+TEST(Parity, Bf16StaysWithinItsRounding) {
+  const TinyWorld world;
+  const RunConfig config = tiny(world, "bf16");
+  References references(config);
+  for (const Cell& cell : covering(2, 6, 3)) {
+    SCOPED_TRACE(name_of(cell));
+    const Difference d = references.difference(cell);
+    EXPECT_LE(d.loss, 0.03);  // 8 bits of mantissa: 0.4 % a rounding, sums in another order
+    EXPECT_LE(d.step, 0.03);
+  }
+}
+
+// The comparison itself can fail: another seed is another run.
+TEST(Parity, TellsDifferentRunsApart) {
+  const TinyWorld world;
+  RunConfig config = tiny(world);
+  const Outcome one = outcome_of(config, {}, 2);
+  config.run.seed = 2;
+  const Difference d = compare(one, outcome_of(config, {}, 2));
+  EXPECT_GT(d.loss, 1e-4);
+  EXPECT_GT(d.gradient, 1e-2);
+  EXPECT_GT(d.step, 1e-2);
+}
+
+// Of the full product: a seeded sample that covers triples as far as it goes. CONTEXTURE_PARITY_CELLS sets its size.
+TEST(ParityGrid, ASampleOfTriples) {
+  const char* cells = std::getenv("CONTEXTURE_PARITY_CELLS");
+  if (cells == nullptr) GTEST_SKIP() << "runs as the test parity_grid (label grid)";
+  const TinyWorld world;
+  References references(tiny(world));
+  const std::vector<Cell> sample = covering(3, std::strtoul(cells, nullptr, 10), 4);
+  for (const Cell& cell : sample) expect_parity(references, cell, 1e-10);
+  std::cout << sample.size() << " layouts\n";
+}
+
+}  // namespace
+}  // namespace contexture::train
