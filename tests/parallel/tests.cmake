@@ -3,3 +3,4 @@ foreach(name schedule schedule_check schedule_list token_slices)
   target_include_directories(parallel_${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/core)  # expect_error.h
 endforeach()
 contexture_test(parallel/communicator_test.cpp LINK parallel TIMEOUT 300)
+contexture_test(parallel/pipeline_test.cpp LINK parallel core)

@@ -1,0 +1,155 @@
+// The pipeline runtime on models that are nothing but wires: any stage graph, and the idle time that its schedule promises.
+#include "parallel/pipeline.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace contexture::parallel {
+namespace {
+
+// y = the sum of its inputs, times a weight; takes a given time.
+class Sleeper : public Block {
+ public:
+  Sleeper(ParameterStore& store, const std::string& name, std::vector<std::string> in, std::string out, double seconds = 0.0)
+      : Block(name, std::move(in), {std::move(out)}), seconds_(seconds) {
+    weight_ = &use(store, name + ".weight", {1}, Init::constant(1.5));
+  }
+  Tensors forward(const Tensors& inputs, const Pass& pass) const override {
+    rest();
+    at::Tensor sum = inputs.empty() ? pass.feed("x") : inputs[0];
+    for (size_t i = 1; i < inputs.size(); ++i) sum = sum + inputs[i];
+    const at::Tensor y = sum * weight_->value;
+    if (y.requires_grad() && seconds_ > 0) y.register_hook([this](const at::Tensor&) { rest(); });
+    return {y};
+  }
+  std::vector<WireShape> shapes(const Pass& pass) const override { return {{pass.feed("x").sizes().vec(), at::kDouble}}; }
+
+ private:
+  void rest() const {
+    if (seconds_ > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+  }
+  double seconds_;
+  const Parameter* weight_;
+};
+
+struct Built {
+  ParameterStore store;
+  BlockList blocks;
+};
+
+// Calls body(rank's communicator) on `ranks` threads.
+template <typename Body>
+void on_ranks(int ranks, const Body& body) {
+  const auto communicators = make_thread_communicators(ranks, /*deadline_s=*/60.0);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      at::set_num_threads(1);
+      body(ranks == 1 ? nullptr : communicators[r], r);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A diamond with a skip: a feeds b, c and e; b and c feed d; d and a feed e.
+void diamond(Built& built) {
+  const auto add = [&](const std::string& name, std::vector<std::string> in) {
+    built.blocks.push_back(std::make_unique<Sleeper>(built.store, name, std::move(in), name + ".out"));
+  };
+  add("a", {});
+  add("b", {"a.out"});
+  add("c", {"a.out"});
+  add("d", {"b.out", "c.out"});
+  add("e", {"d.out", "a.out"});
+  built.store.materialise(at::kDouble, at::kCPU, 1);
+}
+
+TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
+  constexpr int kMicrobatches = 3;
+  std::map<std::string, double> want;
+  struct Case {
+    std::vector<int> stage_of, rank_of;
+  };
+  const std::vector<Case> cases{{{0, 0, 0, 0, 0}, {0}},
+                                {{0, 1, 2, 3, 4}, {0, 1, 0, 1, 0}},
+                                {{0, 1, 2, 3, 4}, {2, 0, 1, 0, 2}},
+                                {{0, 1, 1, 2, 2}, {0, 1, 2}},
+                                {{0, 1, 2, 2, 3}, {1, 0, 1, 0}}};
+  for (const Case& c : cases) {
+    const int ranks = 1 + *std::max_element(c.rank_of.begin(), c.rank_of.end());
+    std::vector<std::map<std::string, double>> got(ranks);
+    on_ranks(ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
+      Built built;
+      diamond(built);
+      Pipeline pipeline(built.blocks, place(built.blocks, c.stage_of, c.rank_of, ranks), "list", pp);
+      std::vector<Feeds> feeds(kMicrobatches);
+      std::vector<Pass> passes;
+      std::vector<const Pass*> pointers;
+      for (int m = 0; m < kMicrobatches; ++m) feeds[m]["x"] = at::full({4}, 1.0 + m, at::kDouble);
+      for (const Feeds& f : feeds) passes.emplace_back(f, true);
+      for (const Pass& pass : passes) pointers.push_back(&pass);
+      pipeline.forward_backward(pointers, [](int, const ForwardPass& forward) {
+        return forward.has("e.out") ? WireValues{{"e.out", at::ones({4}, at::kDouble)}} : WireValues();
+      });
+      for (const auto& p : built.store.all()) {
+        if (p->grad.defined()) got[rank][p->name] = p->grad.item<double>();
+      }
+      const auto values = pipeline.forward(pointers, {"d.out"});
+      for (int m = 0; m < kMicrobatches; ++m) {
+        // d = 1.5 (1.5 a + 1.5 a), a = 1.5 x: on every rank, whoever computes it.
+        EXPECT_DOUBLE_EQ(values[m].at("d.out")[0].item<double>(), 1.5 * 3.0 * 1.5 * (1.0 + m));
+      }
+    });
+    std::map<std::string, double> all;
+    for (const auto& part : got) {
+      for (const auto& [name, gradient] : part) EXPECT_TRUE(all.emplace(name, gradient).second) << name << " on two ranks";
+    }
+    EXPECT_EQ(all.size(), 5u);
+    if (want.empty()) want = all;
+    EXPECT_EQ(all, want);  // small whole and half numbers: exact
+  }
+}
+
+// Blocks that sleep leave the processor to others, so that two cores can show what four ranks would do.
+TEST(Pipeline, IdlesAsLongAsItsScheduleSays) {
+  constexpr double kUnit = 0.02;
+  struct Case {
+    const char* schedule;
+    int ranks, microbatches, chunks;
+    double idle;  // formulae: (p - 1) / (m + p - 1) for equal stages; divided by chunks on the idle side
+  };
+  for (const Case& c : {Case{"gpipe", 2, 4, 1, 1.0 / 5}, Case{"1f1b", 2, 4, 1, 1.0 / 5}, Case{"gpipe", 4, 8, 1, 3.0 / 11},
+                        Case{"1f1b", 4, 8, 1, 3.0 / 11}, Case{"interleaved", 4, 8, 2, 0.1579}}) {
+    std::vector<double> busy(c.ranks), span(c.ranks);
+    on_ranks(c.ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
+      Built built;
+      const int stages = c.ranks * c.chunks;
+      for (int s = 0; s < stages; ++s) {
+        built.blocks.push_back(std::make_unique<Sleeper>(built.store, concat("s", s), s == 0 ? std::vector<std::string>{} : std::vector{concat("w", s - 1)},
+                                                         concat("w", s), kUnit / c.chunks));
+      }
+      built.store.materialise(at::kDouble, at::kCPU, 1);
+      Pipeline pipeline(built.blocks, place_in_order(built.blocks, "uniform", c.ranks, c.chunks, false), c.schedule, pp);
+      Feeds feeds{{"x", at::ones({4}, at::kDouble)}};
+      const Pass pass(feeds, true);
+      const std::vector<const Pass*> passes(c.microbatches, &pass);
+      const std::string last = concat("w", stages - 1);
+      pp->barrier();
+      pipeline.forward_backward(passes, [&](int, const ForwardPass& forward) {
+        return forward.has(last) ? WireValues{{last, at::ones({4}, at::kDouble)}} : WireValues();
+      });
+      for (const TimedAction& action : pipeline.timeline()) busy[rank] += action.end_s - action.start_s - action.wait_s;
+      span[rank] = pipeline.timeline().back().end_s;
+    });
+    const double makespan = *std::max_element(span.begin(), span.end());
+    double idle = 0.0;
+    for (const double b : busy) idle += (1.0 - b / makespan) / c.ranks;
+    EXPECT_NEAR(idle, c.idle, 0.1 * c.idle) << c.schedule << " on " << c.ranks;  // the bound that the closed form must be met within
+  }
+}
+
+}  // namespace
+}  // namespace contexture::parallel
