@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/format.h"
 #include "core/json.h"
 #include "core/safetensors.h"
@@ -35,7 +36,8 @@ std::map<std::string, fs::path> tensor_files(const fs::path& checkpoint,
   for (const auto& [name, about] : manifest["files"].items()) {
     const fs::path path = checkpoint / name;
     const bool wanted =
-        only.empty() || std::find(only.begin(), only.end(), path.stem().string()) != only.end();
+        only.empty() ||
+        std::find(only.begin(), only.end(), parallel::file_group(path.stem().string())) != only.end();
     if (wanted && path.extension() == ".safetensors") out[path.stem().string()] = path;
   }
   CONTEXTURE_USAGE_REQUIRE(!out.empty(), checkpoint.string(),
@@ -126,6 +128,29 @@ Command verify_command(CLI::App& group) {
           }};
 }
 
+Command reshard_command(CLI::App& group) {
+  struct Options {
+    std::string from, to;
+    int64_t step = -1;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app = group.add_subcommand(
+      "reshard", "Rewrite a checkpoint of many ranks as one file each of model, optimizer, retriever");
+  app->add_option("from", options->from, "checkpoint folder or run folder (its newest)")->required();
+  app->add_option("to", options->to, "folder to write step-NNNNNNNN into")->required();
+  app->add_option("--step", options->step, "of a run folder: this step's checkpoint");
+  return {app, [options] {
+            const fs::path from = locate(options->from, options->step);
+            const parallel::Checkpoint checkpoint = parallel::load_checkpoint(from);
+            const fs::path to = parallel::checkpoint_path(options->to, checkpoint.step);
+            CONTEXTURE_USAGE_REQUIRE(!fs::exists(to), to.string(), " exists. Name another folder.");
+            make_folders(options->to);
+            parallel::save_checkpoint(options->to, checkpoint);
+            std::cout << to.string() << "\n";
+            return 0;
+          }};
+}
+
 struct Difference {
   std::string what;  // empty: equal
   double relative = 0.0, largest = 0.0;
@@ -174,7 +199,7 @@ Command diff_command(CLI::App& group) {
           std::map<std::string, at::Tensor> tensors;
           for (const auto& [stem, file] : tensor_files(locate(path, -1), options->files)) {
             for (const auto& [name, tensor] : parallel::read_tensors(file))
-              tensors[stem + "/" + name] = tensor;
+              tensors[parallel::file_group(stem) + "/" + name] = tensor;
           }
           return tensors;
         };
@@ -218,7 +243,7 @@ Command diff_command(CLI::App& group) {
 Command checkpoint_command(CLI::App& program) {
   CLI::App* app =
       program.add_subcommand("checkpoint", "Look into checkpoints, verify and compare them");
-  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app)});
+  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app), reshard_command(*app)});
 }
 
 }  // namespace contexture::cli

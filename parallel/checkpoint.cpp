@@ -1,7 +1,9 @@
 #include "parallel/checkpoint.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <regex>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -89,15 +91,20 @@ void write_tensors(const fs::path& path, const NamedTensors& tensors, const std:
 }
 
 NamedTensors read_tensors(const fs::path& path) {
-  const SafetensorsReader reader(path);
+  const auto reader = std::make_shared<const SafetensorsReader>(path);
   NamedTensors out;
-  for (const std::string& name : reader.names()) {
-    const TensorView& view = reader.get(name);
+  for (const std::string& name : reader->names()) {
+    const TensorView& view = reader->get(name);
     const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return d.second == view.dtype; });
     CONTEXTURE_DATA_REQUIRE(dtype != kDTypes.end(), path.string(), ": tensor '", name, "' has a dtype that this program does not compute with");
-    at::Tensor tensor = at::empty(view.shape, dtype->first);
-    if (!view.bytes.empty()) std::memcpy(tensor.data_ptr(), view.bytes.data(), view.bytes.size());
-    out[name] = tensor;
+    const size_t width = c10::elementSize(dtype->first);
+    if (reinterpret_cast<uintptr_t>(view.bytes.data()) % width == 0 && !view.bytes.empty()) {
+      // A view of the map, which lives as long as any of its tensors. Nobody writes to it: the map is read-only.
+      out[name] = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, [reader](void*) {}, dtype->first);
+    } else {
+      out[name] = at::empty(view.shape, dtype->first);
+      if (!view.bytes.empty()) std::memcpy(out[name].data_ptr(), view.bytes.data(), view.bytes.size());
+    }
   }
   return out;
 }
@@ -108,23 +115,62 @@ fs::path checkpoint_path(const fs::path& folder, int64_t step) {
   return folder / ("step-" + digits);
 }
 
-void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+namespace {
+
+// Everyone's text, in rank order.
+std::vector<std::string> gather_texts(const std::string& mine, Communicator* world) {
+  if (world == nullptr) return {mine};
+  const int64_t n = world->size();
+  const at::Tensor lengths = at::zeros({n}, at::kLong);
+  world->all_gather(lengths, at::full({1}, static_cast<int64_t>(mine.size()), at::kLong)).wait();
+  const int64_t most = lengths.max().item<int64_t>();
+  const at::Tensor padded = at::zeros({most}, at::kByte), all = at::empty({n * most}, at::kByte);
+  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
+  world->all_gather(all, padded).wait();
+  std::vector<std::string> out;
+  for (int64_t r = 0; r < n; ++r) {
+    out.emplace_back(static_cast<const char*>(all.data_ptr()) + r * most, static_cast<size_t>(lengths[r].item<int64_t>()));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string file_group(const std::string& stem) {
+  static const std::regex part("(.+)-[0-9]{5}-of-[0-9]{5}");
+  std::smatch match;
+  return std::regex_match(stem, match, part) ? match[1].str() : stem;
+}
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, Communicator* world) {
   const fs::path path = checkpoint_path(folder, checkpoint.step);
-  fs::remove_all(path);
-  make_folders(path);
+  const bool first = world == nullptr || world->rank() == 0;
+  if (first) {
+    fs::remove_all(path);
+    make_folders(path);
+  }
+  if (world != nullptr) world->barrier();
   Json files = Json::object();
   const auto record = [&](const std::string& name) {
     files[name] = {{"bytes", fs::file_size(path / name)}, {"sha256", file_checksum(path / name)}};
   };
   for (const auto& [name, tensors] : checkpoint.files) {
-    write_tensors(path / (name + ".safetensors"), tensors, {{"format", "pt"}});
-    record(name + ".safetensors");
+    if (tensors.empty()) continue;
+    char part[32] = "";
+    if (world != nullptr) std::snprintf(part, sizeof part, "-%05d-of-%05d", world->rank() + 1, world->size());
+    write_tensors(path / (name + part + ".safetensors"), tensors, {{"format", "pt"}});
+    record(name + part + ".safetensors");
   }
-  write_file_atomic(path / "state.json", checkpoint.state.dump(1));
-  record("state.json");
-  write_file_atomic(path / "manifest.json",
-                    Json{{"format", "contexture-checkpoint"}, {"version", kFormatVersion}, {"step", checkpoint.step}, {"files", files}}.dump(1));
-  sync_folder(folder);
+  const std::vector<std::string> written = gather_texts(files.dump(), world);
+  if (first) {
+    for (const std::string& text : written) files.update(Json::parse(text));
+    write_file_atomic(path / "state.json", checkpoint.state.dump(1));
+    record("state.json");
+    write_file_atomic(path / "manifest.json",
+                      Json{{"format", "contexture-checkpoint"}, {"version", kFormatVersion}, {"step", checkpoint.step}, {"files", files}}.dump(1));
+    sync_folder(folder);
+  }
+  if (world != nullptr) world->barrier();  // nobody goes on before it is complete
 }
 
 std::vector<int64_t> list_checkpoints(const fs::path& folder) {
@@ -152,14 +198,14 @@ Checkpoint load_checkpoint(const fs::path& path, const std::vector<std::string>&
   Checkpoint checkpoint;
   checkpoint.step = manifest["step"].get<int64_t>();
   for (const auto& [name, about] : manifest["files"].items()) {
-    const std::string stem = fs::path(name).stem().string();
+    const std::string stem = file_group(fs::path(name).stem().string());
     if (!only.empty() && name != "state.json" && std::find(only.begin(), only.end(), stem) == only.end()) continue;
     const std::string problem = problem_with(path, name, about);
     CONTEXTURE_DATA_REQUIRE(problem.empty(), path.string(), ": ", problem, ". Use an earlier step-* folder.");
     if (name == "state.json") {
       checkpoint.state = read_json_file((path / name).string());
     } else {
-      checkpoint.files[stem] = read_tensors(path / name);
+      checkpoint.files[stem].merge(read_tensors(path / name));
     }
   }
   return checkpoint;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "parallel/communicator.h"
 
 namespace contexture::parallel {
 
@@ -23,14 +24,15 @@ struct Checkpoint {
 };
 
 // Writes folder/step-NNNNNNNN. A half-written folder of that step (from a kill) is replaced. Throws UserError naming the
-// file when the disk fails; earlier checkpoints are untouched.
-void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
+// file when the disk fails; earlier checkpoints are untouched. world: every rank writes the tensors that it has, in files of its own
+// (model-00002-of-00004.safetensors), at the same time, on a file system that all see; rank 0's state counts, and its manifest comes last.
+void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint, Communicator* world = nullptr);
 
 // Complete checkpoints of a folder by step, ascending: manifest present, files of the right size.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 
 // Reads a checkpoint folder, checking every checksum first. Throws DataError naming what is missing or damaged.
-// only: files to read; empty: all.
+// only: files to read; empty: all. Files of several ranks come as one. Tensors are maps of the files: only what is used is read into memory.
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint, const std::vector<std::string>& only = {});
 
 // The manifest of a checkpoint, checked in form: {"step", "files": {name: {"bytes", "sha256"}}}. Throws DataError.
@@ -39,6 +41,9 @@ Json read_manifest(const std::filesystem::path& checkpoint);
 // Reads every byte of a checkpoint and lists what is wrong with it, one line a file; empty: it is whole. Throws DataError
 // only when the manifest itself is missing or damaged.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint);
+
+// What a file of a checkpoint belongs to, by its name without extension: "model-00002-of-00004" to "model".
+std::string file_group(const std::string& stem);
 
 // The path of a step's checkpoint, whether it exists or not.
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64_t step);

@@ -59,9 +59,15 @@ Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement,
   std::map<const Parameter*, int> uses;
   std::map<const Parameter*, std::shared_ptr<Communicator>> shared;
   std::map<std::vector<int>, std::shared_ptr<Communicator>> by_ranks;
+  const int tp = groups_.tp ? groups_.tp->size() : 1;
+  std::vector<std::vector<int64_t>> to_write(groups_.pp_size(), std::vector<int64_t>(groups_.dp_size() * tp, 0));
   for (const auto& p : store.all()) {
     const std::vector<int>& owners = owners_[p.get()] = placement.owners(blocks, *p);
     CONTEXTURE_INVARIANT(!owners.empty(), "no block uses parameter '", p->name, "'");
+    std::vector<int64_t>& loads = to_write[owners.front()];
+    const auto lightest = std::min_element(loads.begin(), loads.end());
+    *lightest += p->numel();
+    writers_[p.get()] = {static_cast<int>(lightest - loads.begin()) / tp, static_cast<int>(lightest - loads.begin()) % tp};
     if (owners.size() > 1) {
       if (by_ranks.count(owners) == 0) by_ranks[owners] = groups_.pp->subgroup(owners, concat("shared.", by_ranks.size()));
       if (by_ranks[owners]) shared[p.get()] = by_ranks[owners];
@@ -128,25 +134,25 @@ at::Tensor Engine::gather_rows(const at::Tensor& mine) const {
   return at::cat(parts);
 }
 
+// The parts of all tensor-parallel ranks put together; on each of them.
+at::Tensor Engine::joined(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {
+  const at::Tensor mine = local.to(dtype).contiguous();
+  if (!parameter.is_split()) return mine.view(parameter.shape);
+  const int n = groups_.tp->size();
+  std::vector<at::Tensor> parts;  // of one size only where the split is even: so each is broadcast
+  for (int r = 0; r < n; ++r) {
+    const at::Tensor part = r == groups_.tp_rank() ? mine.view(parameter.local_shape())
+                                                   : at::empty(parameter.local_shape({r, n}), mine.options());
+    if (part.numel() > 0) groups_.tp->broadcast(part, r).wait();
+    parts.push_back(part);
+  }
+  return parameter.logical(parts);
+}
+
 at::Tensor Engine::logical(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {
   const int owner = owners_.at(&parameter).front();
   if (groups_.dp_rank() != 0) return {};
-  at::Tensor whole;
-  if (groups_.pp_rank() == owner) {
-    whole = local.to(dtype).contiguous();
-    if (parameter.is_split()) {
-      const int n = groups_.tp->size();
-      std::vector<at::Tensor> parts;  // of one size only where the split is even: so each is broadcast
-      for (int r = 0; r < n; ++r) {
-        const at::Tensor part = r == groups_.tp_rank() ? whole.view(parameter.local_shape())
-                                                       : at::empty(parameter.local_shape({r, n}), whole.options());
-        if (part.numel() > 0) groups_.tp->broadcast(part, r).wait();
-        parts.push_back(part);
-      }
-      whole = parameter.logical(parts);
-    }
-    whole = whole.view(parameter.shape);
-  }
+  const at::Tensor whole = groups_.pp_rank() == owner ? joined(parameter, local, dtype) : at::Tensor();
   if (groups_.tp_rank() != 0) return {};
   if (owner == 0) return groups_.pp_rank() == 0 ? whole : at::Tensor();
   constexpr int kTag = (1 << 29) + 1;
@@ -155,6 +161,17 @@ at::Tensor Engine::logical(const Parameter& parameter, const at::Tensor& local, 
   const at::Tensor room = at::empty(parameter.shape, dtype);
   groups_.pp->receive(room, owner, kTag).wait();
   return room;
+}
+
+bool Engine::writes(const Parameter& parameter) const {
+  return groups_.pp_rank() == owners_.at(&parameter).front() &&
+         std::pair{groups_.dp_rank(), groups_.tp_rank()} == writers_.at(&parameter);
+}
+
+at::Tensor Engine::logical_for_writer(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {
+  if (groups_.pp_rank() != owners_.at(&parameter).front() || groups_.dp_rank() != writers_.at(&parameter).first) return {};
+  const at::Tensor whole = joined(parameter, local, dtype);
+  return writes(parameter) ? whole : at::Tensor();
 }
 
 }  // namespace contexture::parallel

@@ -51,16 +51,21 @@ class Engine {
   // The whole of a parameter-like tensor (this rank's local part of it in any shape; undefined on ranks that do not own the
   // parameter), on world rank 0; undefined elsewhere. Collective over the world.
   at::Tensor logical(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
+  // The same on the one rank that writes this parameter to checkpoints (writers share the bytes evenly); undefined elsewhere.
+  at::Tensor logical_for_writer(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
+  bool writes(const Parameter& parameter) const;
   const ParameterStore& store() const { return *store_; }
   Shard* shard(const Parameter& parameter);  // null: not owned, or frozen
   bool owned(const Parameter& parameter) const { return owned_.count(&parameter) != 0; }
 
  private:
+  at::Tensor joined(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
   int64_t microbatches_;
   Groups groups_;
   const ParameterStore* store_;
   std::set<const Parameter*> owned_;
-  std::map<const Parameter*, std::vector<int>> owners_;  // pipeline ranks
+  std::map<const Parameter*, std::vector<int>> owners_;      // pipeline ranks
+  std::map<const Parameter*, std::pair<int, int>> writers_;  // dp and tp coordinate, at the first owner
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Sharding> sharding_;
 };

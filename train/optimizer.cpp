@@ -117,15 +117,14 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer) const {
     const auto put = [&](NamedTensors& into, const std::string& name, const at::Tensor& part) {
       const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part)
                                : engine_->owned(*p) ? part : at::Tensor();
-      const at::Tensor whole = engine_->logical(*p, local, wide);
+      const at::Tensor whole = engine_->logical_for_writer(*p, local, wide);
       if (whole.defined()) into[name] = whole;
     };
     put(model, p->name, slot != nullptr ? slot->master : p->value.detach());
     if (!p->trainable) continue;
     put(optimizer, p->name + ".first", slot != nullptr ? slot->first : at::Tensor());
     put(optimizer, p->name + ".second", slot != nullptr ? slot->second : at::Tensor());
-    // Every parameter has had as many updates as there were steps, on every rank.
-    if (engine_->groups().rank() == 0) optimizer[p->name + ".count"] = slots_.empty() ? at::zeros({}, at::kFloat) : slots_.front().count;
+    if (engine_->writes(*p)) optimizer[p->name + ".count"] = slot->count;
   }
 }
 

@@ -68,7 +68,7 @@ class AdamW {
   // One update with the shares' gradients. Writes the values back in the compute dtype, and to all replicas.
   void step(double rate);
 
-  // Masters, moments and the count of updates, by parameter name, whole: on rank 0; nothing on others.
+  // Masters, moments and the count of updates, by parameter name, whole: each on one of the ranks.
   void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer) const;
   // Takes this rank's shares of them. Throws DataError listing what is missing or has another shape.
   void load(const parallel::NamedTensors& model, const parallel::NamedTensors& optimizer);

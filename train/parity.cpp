@@ -33,9 +33,11 @@ Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t ste
     out.grad_norms.push_back(optimizer.clip());
     optimizer.step(rate_at(config.optimizer, s, config.train.steps));
   }
-  parallel::NamedTensors parameters, moments;
-  optimizer.save(parameters, moments);
-  for (const auto& [name, value] : parameters) out.parameters[name] = value.clone();
+  for (const auto& p : session.model().parameters().all()) {
+    const at::Tensor local = engine.owned(*p) ? engine.sharding().whole_value(*p) : at::Tensor();
+    const at::Tensor whole = engine.logical(*p, local, session.model().dtype());
+    if (whole.defined()) out.parameters[p->name] = whole.clone();
+  }
   return out;
 }
 

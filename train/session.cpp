@@ -121,7 +121,7 @@ retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoin
   const auto tensor = [&](const char* name) {
     const auto it = tensors.find(name);
     CONTEXTURE_DATA_REQUIRE(it != tensors.end(), "retriever.safetensors lacks '", name, "'");
-    return it->second;
+    return it->second.clone();  // out of the file's map, which is read-only
   };
   retriever::Retriever::State state;
   state.refreshed_at = json_get<int64_t>(about, "refreshed_at", "state.json");

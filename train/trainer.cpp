@@ -245,18 +245,20 @@ void Trainer::save(int64_t step) {
   checkpoint.step = step;
   optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"]);
   saved_step_ = step;
-  const auto& world = session_->engine().groups().world;
+  parallel::Communicator* world = session_->engine().groups().world.get();
   if (writes()) {
     save_retriever(session_->retriever(), checkpoint);
     checkpoint.state["config"] = to_json(config_);
     checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
     checkpoint.state["train_s"] = train_s_;
-    parallel::save_checkpoint(folder_->checkpoints_path(), checkpoint);
-    metrics_->sync();
-    parallel::prune_checkpoints(folder_->checkpoints_path(), config_.checkpoint.keep_last,
-                                config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
   }
-  if (world) world->barrier();  // nobody goes on before it is complete
+  if (world != nullptr) world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
+  const std::filesystem::path checkpoints = std::filesystem::path(config_.run.dir) / "checkpoints";
+  parallel::save_checkpoint(checkpoints, checkpoint, world);
+  if (!writes()) return;
+  metrics_->sync();
+  parallel::prune_checkpoints(checkpoints, config_.checkpoint.keep_last,
+                              config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
 }
 
 void Trainer::load(const parallel::Checkpoint& checkpoint) {
