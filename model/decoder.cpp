@@ -62,7 +62,9 @@ std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const { return lay
 std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor& states_MD) const {
   const at::Tensor kv = ops::column_linear(states_MD, cross_kv_->value, attention_.tp)
                             .view({states_MD.size(0), 2, attention_.kv_heads, config_.head_width});
-  return {at::cat({kv.select(1, 0), null_k_->value}), at::cat({kv.select(1, 1), null_v_->value})};
+  const at::Tensor null = at::stack({null_k_->value, null_v_->value}, 1);
+  const std::vector<at::Tensor> parts = at::cat({kv, null}).unbind(1);  // one copy, and gradients joined in one pass
+  return {parts[0], parts[1]};
 }
 
 at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND) const {

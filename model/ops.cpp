@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "model/internal/op_checks.h"
 #include "model/internal/op_dispatch.h"
+#include "model/internal/product.h"
 #include "model/internal/row_kernels.h"
 #include "parallel/communicator.h"
 #include "parallel/deferred_gradients.h"
@@ -21,34 +22,11 @@ namespace {
 
 using internal::data;
 using internal::data_or_null;
+using internal::product;
 using internal::Wide;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-// oneDNN's bf16 products need these instructions to be faster than fp32 ones.
-bool has_bf16_products() {
-#if defined(__x86_64__)
-  static const bool yes = [] {
-    __builtin_cpu_init();
-    unsigned a = 7, b = 0, c = 0, d = 0;  // leaf 7: subleaf 1 EAX bit 5 is AVX512_BF16
-    c = 1;
-    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    return __builtin_cpu_supports("avx512f") && (a & (1u << 5)) != 0;
-  }();
-  return yes;
-#else
-  return true;
-#endif
-}
-
-// a b, in fp32 where bf16 products are slow.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() == at::kBFloat16 && a.device().is_cpu() && !has_bf16_products()) {
-    return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(at::kBFloat16);
-  }
-  return at::mm(a, b);
-}
 
 void check_linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
   CONTEXTURE_REQUIRE(x_ND.dim() == 2 && w_OD.dim() == 2 && x_ND.size(1) == w_OD.size(1),

@@ -7,7 +7,7 @@
 // else is in the batch: every output row and every gradient row is summed in a fixed order. (linear
 // is the library's matrix product: there a row's last bit may depend on how many rows are
 // multiplied.) Other devices take the plain ATen composition in `reference`, which is also the
-// oracle of the tests; on meta tensors attention and copy_log_prob only make shapes.
+// oracle of the tests; on meta tensors attention only makes shapes.
 //
 // N rows (tokens), D model width, H query heads, G key-value heads (H a multiple of G), K head
 // width, S sequences, P segments (runs of key rows). All functions throw UserError on mismatched
@@ -74,20 +74,6 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
 at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
                            const Segments& segments, const at::Tensor& bias_P = {});
 
-// Pointer distribution (See et al., arXiv:1704.04368): log of the attention mass that query row n
-// puts on key rows whose token equals target_N[n]; single head of width C, scale = 1/sqrt(C). q_NC
-// [Nq, C], k_MC [Nk, C], token_M [Nk] int64, target_N [Nq] int64. A row whose segments hold no such
-// token gives -1e30 and no gradient. Result fp32 (fp64 for fp64 inputs).
-at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M,
-                         const at::Tensor& target_N);
-
-// The whole pointer distribution over a vocabulary, for decoding: [Nq, vocab], fp32 or fp64. No
-// gradient.
-at::Tensor copy_distribution(const at::Tensor& q_NC, const at::Tensor& k_MC,
-                             const Segments& segments, const at::Tensor& bias_P,
-                             const at::Tensor& token_M, int64_t vocab);
-
 namespace reference {  // plain ATen compositions; any device, autograd of any order; slow and
                        // obviously right
 at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps);
@@ -96,8 +82,5 @@ at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t 
                   int64_t head_width, double theta);
 at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P);
-at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M,
-                         const at::Tensor& target_N);
 }  // namespace reference
 }  // namespace contexture::model::ops

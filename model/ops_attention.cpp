@@ -1,4 +1,4 @@
-// The operators that read key rows: attention and the pointer distribution.
+// The operators that read key rows.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -7,8 +7,6 @@
 #include "model/internal/attention_kernels.h"
 #include "model/internal/op_checks.h"
 #include "model/internal/op_dispatch.h"
-#include "model/internal/pointer_kernels.h"
-#include "model/internal/tile_gemm.h"
 #include "model/ops.h"
 
 namespace contexture::model::ops {
@@ -16,8 +14,6 @@ namespace {
 
 using internal::data;
 using internal::data_or_null;
-using internal::kPanel;
-using internal::round_up;
 using internal::SegmentsView;
 using internal::Wide;
 using torch::autograd::AutogradContext;
@@ -135,7 +131,7 @@ struct Attention : Function<Attention> {
     }
     internal::dispatch(type, [&](auto in) {
       using In = decltype(in);
-      dk = internal::wide_like(k, {k.size(0), G, round_up(K, kPanel<Wide<In>>)}).zero_();
+      dk = internal::wide_like(k, {k.size(0), G, internal::padded_width<Wide<In>>(K)}).zero_();
       dv = at::zeros_like(dk);
       internal::attention_backward<In>(
           attention_inputs<In>(q, k, v, view, bias),
@@ -144,79 +140,6 @@ struct Attention : Function<Attention> {
     });
     if (dbias.defined()) dbias = dbias.sum(0).to(ctx->saved_data["bias_type"].toScalarType());
     return {dq, narrowed(dk, K, type), narrowed(dv, K, type), dbias, at::Tensor()};
-  }
-};
-
-template <typename In>
-internal::PointerInputs<In> pointer_inputs(const at::Tensor& q, const at::Tensor& k,
-                                           const SegmentsView& view, const at::Tensor& bias,
-                                           const at::Tensor& token, const at::Tensor& target) {
-  return {make_table<Wide<In>>(view, bias),
-          k.size(0),
-          q.size(1),
-          data<In>(q),
-          data<In>(k),
-          q.stride(0),
-          k.stride(0),
-          Wide<In>(1.0 / std::sqrt(double(q.size(1)))),
-          data<int64_t>(token),
-          data_or_null<int64_t>(target)};
-}
-
-at::Tensor as_vectors(const at::Tensor& x_NC) {
-  return x_NC.size(1) == 1 || x_NC.stride(1) == 1 ? x_NC : x_NC.contiguous();
-}
-
-struct CopyLogProb : Function<CopyLogProb> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q_in, const at::Tensor& k_in,
-                            const std::optional<at::Tensor>& optional_bias,
-                            const at::Tensor& token_in, const at::Tensor& target_in,
-                            const Segments& segments) {
-    const auto bias_P = optional_bias.value_or(at::Tensor());
-    const auto q = as_vectors(q_in), k = as_vectors(k_in);
-    const auto token = token_in.contiguous(), target = target_in.contiguous();
-    const SegmentsView view(segments, q.size(0), k.size(0));
-    const auto bias = wide_bias(bias_P, q);
-    const auto options = q.options().dtype(internal::wide_type(q));
-    const auto all = at::full({q.size(0)}, -INFINITY, options), match = all.clone();
-    if (!q.is_meta()) {
-      internal::dispatch(q.scalar_type(), [&](auto in) {
-        using In = decltype(in);
-        internal::pointer_forward<In>(pointer_inputs<In>(q, k, view, bias, token, target),
-                                      data<Wide<In>>(all), data<Wide<In>>(match));
-      });
-    }
-    ctx->save_for_backward({q, k, bias, token, target, all, match});
-    save_segments(ctx, segments);
-    if (bias_P.defined()) ctx->saved_data["bias_type"] = bias_P.scalar_type();
-    return at::where(match == -INFINITY, at::full_like(match, -1e30), match - all);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const auto &q = saved[0], &k = saved[1], &bias = saved[2];
-    const Segments segments = saved_segments(ctx);
-    const SegmentsView view(segments, q.size(0), k.size(0));
-    const auto dout = grads[0].contiguous();
-    const int64_t C = q.size(1);
-    const auto dq = rows_like(q, q.sizes(), q.scalar_type(), view);
-    at::Tensor dk, dbias;
-    if (q.is_meta()) {
-      dk = at::empty_like(k, at::MemoryFormat::Contiguous);
-      return {dq, dk, bias.defined() ? at::empty_like(bias) : at::Tensor(), {}, {}, {}};
-    }
-    if (bias.defined() && ctx->needs_input_grad(2))
-      dbias = at::zeros({view.num_segments}, at::kDouble);
-    internal::dispatch(q.scalar_type(), [&](auto in) {
-      using In = decltype(in);
-      dk = internal::wide_like(k, {k.size(0), round_up(C, kPanel<Wide<In>>)}).zero_();
-      internal::pointer_backward<In>(
-          pointer_inputs<In>(q, k, view, bias, saved[3], saved[4]),
-          {data<Wide<In>>(saved[5]), data<Wide<In>>(saved[6]), data<Wide<In>>(dout), data<In>(dq),
-           data<Wide<In>>(dk), data_or_null<double>(dbias)});
-    });
-    if (dbias.defined()) dbias = dbias.to(ctx->saved_data["bias_type"].toScalarType());
-    return {dq, narrowed(dk, C, k.scalar_type()), dbias, {}, {}, {}};
   }
 };
 
@@ -275,60 +198,6 @@ at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
     }
   }
   return shares;
-}
-
-at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M,
-                         const at::Tensor& target_N) {
-  internal::check_pointer(q_NC, k_MC, segments, bias_P, token_M);
-  CONTEXTURE_REQUIRE(target_N.dim() == 1 && target_N.size(0) == q_NC.size(0) &&
-                         target_N.scalar_type() == at::kLong,
-                     "pointer: target must hold one int64 per query row (", q_NC.size(0), "); got ",
-                     target_N.sizes(), ".");
-  if (!internal::is_fused(q_NC) && !q_NC.is_meta()) {
-    return reference::copy_log_prob(q_NC, k_MC, segments, bias_P, token_M, target_N);
-  }
-  return CopyLogProb::apply(q_NC, k_MC, as_optional(bias_P), token_M, target_N, segments);
-}
-
-at::Tensor copy_distribution(const at::Tensor& q_in, const at::Tensor& k_in,
-                             const Segments& segments, const at::Tensor& bias_P,
-                             const at::Tensor& token_M, int64_t vocab) {
-  const at::NoGradGuard no_grad;
-  internal::check_pointer(q_in, k_in, segments, bias_P, token_M);
-  const auto q = as_vectors(q_in), k = as_vectors(k_in);
-  const SegmentsView view(segments, q.size(0), k.size(0));
-  const auto out = at::zeros({q.size(0), vocab}, q.options().dtype(internal::wide_type(q)));
-  if (q.is_meta() || q.numel() == 0 || k.numel() == 0) return out;
-  CONTEXTURE_REQUIRE(token_M.min().item<int64_t>() >= 0 && token_M.max().item<int64_t>() < vocab,
-                     "pointer: a token id lies outside the vocabulary of ", vocab, ".");
-  if (!internal::is_fused(q)) {  // a [queries, keys] table of weights per sequence
-    for (int64_t s = 0; s < view.num_sequences; ++s) {
-      std::vector<at::Tensor> logits, tokens;
-      const int64_t begin = view.query_begin[s], end = view.query_begin[s + 1];
-      for (int64_t p = view.segment_begin[s]; p < view.segment_begin[s + 1]; ++p) {
-        const auto keys = k.slice(0, view.key_begin[p], view.key_end[p]);
-        const auto scores = at::matmul(q.slice(0, begin, end), keys.t()).to(out.scalar_type()) /
-                            std::sqrt(double(q.size(1)));
-        logits.push_back(bias_P.defined() ? scores + bias_P[p].to(out.scalar_type()) : scores);
-        tokens.push_back(token_M.slice(0, view.key_begin[p], view.key_end[p]));
-      }
-      if (logits.empty() || end == begin) continue;
-      const auto token = at::cat(tokens).unsqueeze(0).expand({end - begin, -1});
-      out.slice(0, begin, end).scatter_add_(1, token, at::softmax(at::cat(logits, 1), 1));
-    }
-    return out;
-  }
-  const auto bias = wide_bias(bias_P, q);
-  const auto token = token_M.contiguous();
-  const auto all = at::full({q.size(0)}, -INFINITY, out.options());
-  internal::dispatch(q.scalar_type(), [&](auto in) {
-    using In = decltype(in);
-    const auto inputs = pointer_inputs<In>(q, k, view, bias, token, {});
-    internal::pointer_forward<In>(inputs, data<Wide<In>>(all), nullptr);
-    internal::pointer_distribution<In>(inputs, data<Wide<In>>(all), vocab, data<Wide<In>>(out));
-  });
-  return out;
 }
 
 }  // namespace contexture::model::ops

@@ -108,41 +108,4 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
   return at::cat(parts, 0).to(q_NHK.scalar_type());
 }
 
-at::Tensor copy_log_prob(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                         const at::Tensor& bias_P, const at::Tensor& token_M,
-                         const at::Tensor& target_N) {
-  const SegmentsView view(segments, q_NC.size(0), k_MC.size(0));
-  const auto q = wide(q_NC), k = wide(k_MC);
-  const double scale = 1.0 / std::sqrt(double(q.size(1)));
-  std::vector<at::Tensor> parts;
-  int64_t written = 0;
-  const auto none = [&](int64_t rows) { parts.push_back(at::full({rows}, -1e30, q.options())); };
-  for (int64_t s = 0; s < view.num_sequences; ++s) {
-    const int64_t begin = view.query_begin[s], end = view.query_begin[s + 1];
-    if (begin == end) continue;
-    if (begin > written) none(begin - written);
-    written = end;
-    const auto keys = gather_keys(k, view, s);
-    if (keys.size(0) == 0) {
-      none(end - begin);
-      continue;
-    }
-    auto logits = at::matmul(q.slice(0, begin, end), keys.t()) * scale;
-    if (bias_P.defined()) logits = logits + gather_bias(bias_P, view, s).to(q.scalar_type());
-    auto match =
-        target_N.slice(0, begin, end).unsqueeze(1) == gather_keys(token_M, view, s).unsqueeze(0);
-    if (segments.causal) {
-      const auto mask = hidden(end - begin, keys.size(0), q.device());
-      logits = logits.masked_fill(mask, -1e30);
-      match = match.logical_and(mask.logical_not());
-    }
-    const auto any = match.any(1);
-    const auto all = at::log_softmax(logits, 1);
-    const auto mass = at::logsumexp(all.masked_fill(match.logical_not(), -1e30), 1);
-    parts.push_back(at::where(any, mass, at::full_like(mass, -1e30)));
-  }
-  if (written < q.size(0) || parts.empty()) none(q.size(0) - written);
-  return at::cat(parts, 0);
-}
-
 }  // namespace contexture::model::ops::reference

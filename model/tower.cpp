@@ -50,7 +50,8 @@ std::array<at::Tensor, 3> SelfAttention::project(const at::Tensor& x_ND, const a
   const int64_t N = x_ND.size(0), H = heads, G = kv_heads, K = head_width;
   const at::Tensor rotated = ops::rotary(ops::column_linear(ops::rms_norm(x_ND, norm->value, eps), qkv->value, tp), position_N, H + G, K, rope_theta)
                              .view({N, H + 2 * G, K});
-  return {rotated.narrow(1, 0, H), rotated.narrow(1, H, G), rotated.narrow(1, H + G, G)};
+  const std::vector<at::Tensor> parts = rotated.split_with_sizes({H, G, G}, 1);  // their gradients are joined in one pass
+  return {parts[0], parts[1], parts[2]};
 }
 
 at::Tensor SelfAttention::finish(const at::Tensor& attended_NHK) const {

@@ -159,6 +159,13 @@ void attention_backward(const AttentionInputs<In>& in, const AttentionGradients<
   sums.finish(in.M);
 }
 
+template <typename T>
+int64_t padded_width(int64_t K) {
+  return round_up(K, kPanel<T>);
+}
+
+template int64_t padded_width<double>(int64_t);
+template int64_t padded_width<float>(int64_t);
 template void attention_backward(const AttentionInputs<double>&, const AttentionGradients<double>&);
 template void attention_backward(const AttentionInputs<float>&, const AttentionGradients<float>&);
 template void attention_backward(const AttentionInputs<Bf16>&, const AttentionGradients<Bf16>&);

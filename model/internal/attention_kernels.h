@@ -44,10 +44,14 @@ struct AttentionGradients {
   const In *out, *dout;  // [N, H, K]
   const Wide<In>* lse;   // [N, H]
   In* dq;                // [N, H, K]
-  Wide<In>*dk, *dv;      // [M, G, padded_width<In>(K)]
+  Wide<In>*dk, *dv;      // [M, G, padded_width<Wide<In>>(K)]
   double* dbias;         // [G, P], or null
 };
 template <typename In>
 void attention_backward(const AttentionInputs<In>& in, const AttentionGradients<In>& grad);
+
+// K rounded up to whole panels, which depend on the processor the kernels are compiled for.
+template <typename T>
+int64_t padded_width(int64_t K);
 
 }  // namespace contexture::model::ops::internal

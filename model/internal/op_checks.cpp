@@ -75,19 +75,6 @@ void check_attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
   check_bias("attention", bias_P, segments);
 }
 
-void check_pointer(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                   const at::Tensor& bias_P, const at::Tensor& token_M) {
-  CONTEXTURE_REQUIRE(q_NC.dim() == 2 && k_MC.dim() == 2 && q_NC.size(1) == k_MC.size(1) &&
-                         q_NC.size(1) > 0 && q_NC.scalar_type() == k_MC.scalar_type(),
-                     "pointer: q and k must be [rows, width] of one type; got ", q_NC.sizes(),
-                     " and ", k_MC.sizes(), ".");
-  CONTEXTURE_REQUIRE(
-      token_M.dim() == 1 && token_M.size(0) == k_MC.size(0) && token_M.scalar_type() == at::kLong,
-      "pointer: token must hold one int64 per key row (", k_MC.size(0), "); got ", token_M.sizes(),
-      ".");
-  check_bias("pointer", bias_P, segments);
-}
-
 void check_rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
                   int64_t head_width) {
   CONTEXTURE_REQUIRE(x_NL.dim() == 2 && head_width > 0 && head_width % 2 == 0 &&

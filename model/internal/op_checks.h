@@ -22,8 +22,6 @@ struct SegmentsView {
 // Each throws UserError naming the operator on mismatched shapes, types or devices.
 void check_attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P);
-void check_pointer(const at::Tensor& q_NC, const at::Tensor& k_MC, const Segments& segments,
-                   const at::Tensor& bias_P, const at::Tensor& token_M);
 void check_rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
                   int64_t head_width);
 

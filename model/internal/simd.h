@@ -1,6 +1,8 @@
 // Vector building blocks of the CPU kernels: one element type per kernel input (double, float,
 // Bf16) and one type to compute in (Wide). Written with the compilers' vector extension, so every
-// lane order, and with it every rounding, is fixed by the source. Needs no torch header.
+// lane order, and with it every rounding, is fixed by the source and the width of the processor's
+// registers. Only the kernels, which are compiled for this processor, may use Vec and what depends on
+// its width. Needs no torch header.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -25,19 +27,26 @@ struct WideOf<Bf16> {
 template <typename In>
 using Wide = typename WideOf<In>::type;
 
+#ifdef __AVX512F__
+inline constexpr int kVectorBytes = 64;
+#else
+inline constexpr int kVectorBytes = 32;
+#endif
+
 template <typename T>
 struct Simd;
 template <>
 struct Simd<float> {
-  static constexpr int kLanes = 8, kMantissa = 23;
-  typedef float Vec __attribute__((vector_size(32)));
-  typedef uint32_t Bits __attribute__((vector_size(32)));
+  static constexpr int kLanes = kVectorBytes / 4, kMantissa = 23;
+  typedef float Vec __attribute__((vector_size(kVectorBytes)));
+  typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
+  typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
 };
 template <>
 struct Simd<double> {
-  static constexpr int kLanes = 4, kMantissa = 52;
-  typedef double Vec __attribute__((vector_size(32)));
-  typedef uint64_t Bits __attribute__((vector_size(32)));
+  static constexpr int kLanes = kVectorBytes / 8, kMantissa = 52;
+  typedef double Vec __attribute__((vector_size(kVectorBytes)));
+  typedef uint64_t Bits __attribute__((vector_size(kVectorBytes)));
 };
 template <typename T>
 using Vec = typename Simd<T>::Vec;
@@ -86,18 +95,23 @@ CONTEXTURE_INLINE void from_wide(float x, Bf16* y) {  // to nearest, ties to eve
   y->bits = uint16_t(x == x ? rounded : 0x7fc0u);
 }
 
-// Eight (four) elements at a time, of any input type.
+// A whole vector of any input type.
 CONTEXTURE_INLINE Vec<double> load_wide(const double* p) { return load(p); }
 CONTEXTURE_INLINE Vec<float> load_wide(const float* p) { return load(p); }
 CONTEXTURE_INLINE Vec<float> load_wide(const Bf16* p) {
-  Vec<float> v;
-  for (int i = 0; i < kLanes<float>; ++i) v[i] = to_wide(p[i]);
-  return v;
+  Simd<float>::Halves halves;
+  std::memcpy(&halves, p, sizeof(halves));
+  return Vec<float>(__builtin_convertvector(halves, Simd<float>::Bits) << 16);
 }
 CONTEXTURE_INLINE void store_wide(double* p, Vec<double> v) { store(p, v); }
 CONTEXTURE_INLINE void store_wide(float* p, Vec<float> v) { store(p, v); }
 CONTEXTURE_INLINE void store_wide(Bf16* p, Vec<float> v) {
-  for (int i = 0; i < kLanes<float>; ++i) from_wide(v[i], p + i);
+  using Bits = Simd<float>::Bits;
+  const Bits bits = Bits(v);
+  Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  rounded = v == v ? rounded : Bits{} + 0x7fc0u;
+  const auto halves = __builtin_convertvector(rounded, Simd<float>::Halves);
+  std::memcpy(p, &halves, sizeof(halves));
 }
 // The first n lanes only; the others read as zero and are not written.
 template <typename In>

@@ -165,21 +165,6 @@ Segments shared_documents(int64_t num_sequences, int64_t* num_keys) {
           false};
 }
 
-void bench_pointer(int64_t C) {
-  int64_t num_keys = 0;
-  const Segments segments = shared_documents(32, &num_keys);
-  const int64_t N = segments.query_begin[-1].item<int64_t>();
-  const auto token = at::randint(0, 2000, {num_keys}, at::kLong),
-             target = at::randint(0, 2000, {N}, at::kLong);
-  compare(
-      "copy_log_prob 32 x 28 queries, 300 keys, C 128",
-      {at::randn({N, C}), at::randn({num_keys, C})},
-      [&](const auto& x) { return copy_log_prob(x[0], x[1], segments, {}, token, target); },
-      [&](const auto& x) {
-        return reference::copy_log_prob(x[0], x[1], segments, {}, token, target);
-      });
-}
-
 void bench_width(int64_t D, int64_t H, int64_t G, int64_t K, int64_t F) {
   const int64_t N = 32 * 110;
   std::printf("width %ld, %ld rows\n", long(D), long(N));
@@ -226,6 +211,5 @@ int main(int argc, char** argv) {
   at::manual_seed(1);
   std::printf("%d threads\n", at::get_num_threads());
   contexture::model::ops::bench_width(128, 4, 2, 32, 344);
-  contexture::model::ops::bench_pointer(128);
   contexture::model::ops::bench_width(512, 8, 4, 64, 1376);
 }

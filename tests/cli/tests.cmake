@@ -1,4 +1,5 @@
 foreach(name cli run resume)
-  contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 600 BINARY)
+  contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 600)
+  add_dependencies(cli_${name}_test contexture)
   target_sources(cli_${name}_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/program.cpp)
 endforeach()

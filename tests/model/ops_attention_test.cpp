@@ -1,4 +1,4 @@
-// attention and the pointer distribution against their references.
+// attention against its reference.
 #include <ATen/Parallel.h>
 
 #include <random>
@@ -246,54 +246,6 @@ TEST(AttentionShare, SumsToOneOverASequencesSegments) {
                       .mean()
                       .item<double>(),
                   1e-5);  // fp32 sums
-    }
-  }
-}
-
-Operator point(const Segments& segments, const at::Tensor& token, const at::Tensor& target,
-               bool fused) {
-  return [=](const std::vector<at::Tensor>& x) {
-    return fused ? copy_log_prob(x[0], x[1], segments, x[2], token, target)
-                 : reference::copy_log_prob(x[0], x[1], segments, x[2], token, target);
-  };
-}
-
-TEST(CopyLogProb, MatchesTheReferenceForEveryLayoutAndType) {
-  at::manual_seed(9);
-  for (const auto type : all_types()) {
-    for (const auto& layout : layouts()) {
-      for (const int64_t C : {7, 128}) {
-        const auto inputs = attention_inputs(layout, {1, 1, C}, C == 7);
-        const auto token = at::randint(0, 12, {layout.num_keys}, at::kLong);
-        const auto target = at::randint(0, 14, {inputs[0].size(0)}, at::kLong);
-        expect_same(point(layout.segments, token, target, true),
-                    point(layout.segments, token, target, false),
-                    {inputs[0].squeeze(1), inputs[1].squeeze(1), inputs[3]}, type, layout.name);
-      }
-    }
-  }
-}
-
-TEST(CopyLogProb, StaysExactForImprobableTokens) {
-  const auto q = at::full({1, 1}, 400.0f), k = at::tensor({1.0f, 0.0f}).reshape({2, 1});
-  const auto segments = Segments{longs({0, 1}), longs({0, 1}), longs({0}), longs({2}), false};
-  const auto log_prob = copy_log_prob(q, k, segments, {}, longs({7, 8}), longs({8}));
-  EXPECT_FLOAT_EQ(log_prob.item<float>(), -400.0f);
-}
-
-TEST(CopyDistribution, AgreesWithTheLogProbabilities) {
-  at::manual_seed(10);
-  for (const auto& layout : layouts()) {
-    const auto inputs = attention_inputs(layout, {1, 1, 24}, true);
-    const auto q = inputs[0].squeeze(1), k = inputs[1].squeeze(1);
-    const auto token = at::randint(0, 12, {layout.num_keys}, at::kLong);
-    const auto all = copy_distribution(q, k, layout.segments, inputs[3], token, 12);
-    for (int64_t t = 0; t < 12; t += 5) {
-      const auto target = at::full({q.size(0)}, t, at::kLong);
-      const auto log_prob =
-          reference::copy_log_prob(q, k, layout.segments, inputs[3], token, target);
-      EXPECT_LE(relative_error(all.select(1, t), log_prob.exp()), 1e-12)
-          << layout.name;  // fp64 roundings
     }
   }
 }

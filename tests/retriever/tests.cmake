@@ -5,5 +5,3 @@ contexture_test(retriever/index_test.cpp LINK retriever ENV OMP_WAIT_POLICY=pass
 contexture_test(retriever/index_factories_test.cpp LINK retriever TIMEOUT 300 ENV OMP_NUM_THREADS=1)
 contexture_test(retriever/index_files_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
 
-add_executable(search_bench ${CMAKE_CURRENT_LIST_DIR}/../bench/search_bench.cpp)
-target_link_libraries(search_bench PRIVATE retriever contexture_flags)
