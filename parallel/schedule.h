@@ -65,10 +65,12 @@ struct StageTimes {
 StageTimes unit_times(int num_stages);  // all 1 (so that B takes 2), no transfers
 
 // List schedule for any acyclic graph and any placement: at each moment a free rank runs its ready work, with at most max_in_flight
-// microbatches begun and not finished on a rank (0: the number of ranks). Tried are three orders (backward first, then the
-// lowest microbatch or the longest way to go; or what is due first at the busiest rank's pace), each with that limit and with no
-// more than the rank's way back can use. Of the six the one that ends first, then the one that holds least.
-Schedule make_list(const StageGraph& graph, int num_microbatches, const StageTimes& times, int max_in_flight = 0);
+// microbatches begun and not finished on a rank (0: the number of ranks). With split_backward, weight gradients (W) fill the time
+// in which a rank has nothing else to do. Tried are three orders (backward first, then the lowest microbatch or the longest way
+// to go; or what is due first at the busiest rank's pace), each with that limit and with no more than the rank's way
+// back can use. Of the six the one that ends first, then the one that holds least.
+Schedule make_list(const StageGraph& graph, int num_microbatches, const StageTimes& times, int max_in_flight = 0,
+                   bool split_backward = false);
 
 // What a rank sends to another because of an action: its stage's output to each rank that reads it, or the gradients to each rank
 // whose stages it read. One message a pair of ranks and action, however many wires it carries.

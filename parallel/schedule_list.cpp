@@ -11,6 +11,8 @@
 namespace contexture::parallel {
 namespace {
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 // Longest paths through one microbatch, if nothing had to wait: from the start of a stage's forward
 // or backward to the end of the last backward it leads to. [num_stages]
 struct Paths {
@@ -20,15 +22,16 @@ struct Paths {
 // Only backwards on end_rank count as ends (-1: all do); minus infinity where there is no way to
 // one.
 Paths longest_paths(const StageGraph& graph, const StageLinks& links, const StageTimes& times,
-                    int end_rank) {
+                    bool split_backward, int end_rank) {
   Paths paths{std::vector<double>(graph.num_stages), std::vector<double>(graph.num_stages)};
   for (int stage = 0; stage < graph.num_stages; ++stage) {
     const bool is_end = end_rank < 0 || graph.rank_of[stage] == end_rank;
-    double rest = is_end ? 0.0 : -std::numeric_limits<double>::infinity();
+    double rest = is_end ? 0.0 : -kNever;
     for (const auto& writer : links.writers[stage]) {
       rest = std::max(rest, transfer(graph, times, writer.edge) + paths.backward[writer.stage]);
     }
-    paths.backward[stage] = times.input_grad[stage] + times.weight_grad[stage] + rest;
+    paths.backward[stage] =
+        times.input_grad[stage] + (split_backward ? 0.0 : times.weight_grad[stage]) + rest;
   }
   for (int stage = graph.num_stages - 1; stage >= 0; --stage) {
     double rest = paths.backward[stage];
@@ -53,23 +56,25 @@ double pace_of(const StageGraph& graph, const StageTimes& times) {
 // Microbatches that a rank can begin, at that pace, until its first comes back; at most
 // max_in_flight. [num_ranks]
 std::vector<int> useful_in_flight(const StageGraph& graph, const StageLinks& links,
-                                  const StageTimes& times, int max_in_flight) {
+                                  const StageTimes& times, bool split_backward, int max_in_flight) {
   constexpr double kRounding = 1e-9;  // a chain's quotient is whole but for rounding
   const double pace = pace_of(graph, times);
   std::vector<int> limits(graph.num_ranks, max_in_flight);
   for (int rank = 0; rank < graph.num_ranks && pace > 0.0; ++rank) {
-    const Paths paths = longest_paths(graph, links, times, rank);
-    double way_back = 0.0;
+    const Paths paths = longest_paths(graph, links, times, split_backward, rank);
+    double way_back = 0.0, weight_grad = 0.0;
     for (int stage = 0; stage < graph.num_stages; ++stage) {
-      if (graph.rank_of[stage] == rank) way_back = std::max(way_back, paths.forward[stage]);
+      if (graph.rank_of[stage] != rank) continue;
+      way_back = std::max(way_back, paths.forward[stage]);
+      if (split_backward) weight_grad = std::max(weight_grad, times.weight_grad[stage]);
     }
-    const double useful = std::ceil(way_back / pace - kRounding);
+    const double useful = std::ceil((way_back + weight_grad) / pace - kRounding);
     if (useful < max_in_flight) limits[rank] = std::max(1, static_cast<int>(useful));
   }
   return limits;
 }
 
-// Which of a rank's ready work goes first.
+// Which of a rank's ready work goes first. Weight gradients, where they are apart, go last.
 enum class Rule {
   kMicrobatch,  // backward before forward; the lowest microbatch
   kPath,        // backward before forward; the longest way to go
@@ -79,25 +84,27 @@ enum class Rule {
 class Greedy {
  public:
   Greedy(const StageGraph& graph, const StageLinks& links, const StageTimes& times,
-         const Paths& paths, int num_microbatches, std::vector<int> limits, Rule rule)
+         const Paths& paths, int num_microbatches, bool split_backward, std::vector<int> limits,
+         Rule rule)
       : graph_(graph),
         links_(links),
         times_(times),
         paths_(paths),
         num_microbatches_(num_microbatches),
+        backward_(split_backward ? Work::kInputGrad : Work::kBackward),
         limits_(std::move(limits)),
         rule_(rule),
         pace_(pace_of(graph, times)),
         ranks_(graph.num_ranks) {
     schedule_.by_rank.resize(graph.num_ranks);
-    for (RankState& rank : ranks_) rank.backwards_left.assign(num_microbatches, 0);
+    for (RankState& rank : ranks_) rank.stages_left.assign(num_microbatches, 0);
     const size_t num_tasks = static_cast<size_t>(graph.num_stages) * num_microbatches;
     forward_needs_.resize(num_tasks);
     backward_needs_.resize(num_tasks);
     for (int stage = 0; stage < graph.num_stages; ++stage) {
       RankState& rank = ranks_[graph.rank_of[stage]];
       for (int m = 0; m < num_microbatches; ++m) {
-        ++rank.backwards_left[m];
+        ++rank.stages_left[m];
         forward_needs_[task(stage, m)] = {static_cast<int>(links.writers[stage].size()), 0.0};
         backward_needs_[task(stage, m)] = {static_cast<int>(links.readers[stage].size()) + 1, 0.0};
         if (links.writers[stage].empty()) rank.ready.push_back({{stage, Work::kForward, m}, 0.0});
@@ -108,7 +115,7 @@ class Greedy {
   // Microbatches are begun on a rank in ascending order. So the lowest that is not finished can go
   // on everywhere, whatever the limits: there is always something to run.
   Schedule run() {
-    const size_t num_actions = 2 * forward_needs_.size();
+    const size_t num_actions = (backward_ == Work::kInputGrad ? 3 : 2) * forward_needs_.size();
     for (size_t done = 0; done < num_actions; ++done) {
       int first = 0;
       for (int rank = 1; rank < graph_.num_ranks; ++rank) {
@@ -134,9 +141,9 @@ class Greedy {
     double free_at = 0.0;
     double earliest = 0.0;  // next possible start; valid unless stale
     bool stale = true;
-    int begun = 0, open = 0;          // microbatches
-    std::vector<int> backwards_left;  // [num_microbatches], on this rank
-    std::vector<Ready> ready;         // all inputs known to arrive
+    int begun = 0, open = 0;       // microbatches
+    std::vector<int> stages_left;  // [num_microbatches], on this rank
+    std::vector<Ready> ready;      // all inputs known to arrive
   };
 
   size_t task(int stage, int microbatch) const {
@@ -152,7 +159,7 @@ class Greedy {
   double earliest(int rank) {
     RankState& state = ranks_[rank];
     if (state.stale) {
-      state.earliest = std::numeric_limits<double>::infinity();
+      state.earliest = kNever;
       for (const Ready& ready : state.ready) {
         if (admitted(rank, ready.action))
           state.earliest = std::min(state.earliest, std::max(state.free_at, ready.arrival));
@@ -167,6 +174,7 @@ class Greedy {
     const bool is_forward = action.work == Work::kForward;
     const double way = is_forward ? paths_.forward[action.stage] : paths_.backward[action.stage];
     const double microbatch = action.microbatch, forward = is_forward ? 1.0 : 0.0;
+    if (action.work == Work::kWeightGrad) return {kNever, microbatch, 0.0, action.stage};
     switch (rule_) {
       case Rule::kMicrobatch:
         return {forward, microbatch, -way, action.stage};
@@ -205,15 +213,21 @@ class Greedy {
         ++state.begun;
         ++state.open;
       }
-      arrive({action.stage, Work::kBackward, m}, end);
+      arrive({action.stage, backward_, m}, end);
       for (const auto& reader : links_.readers[action.stage]) {
         arrive({reader.stage, Work::kForward, m}, end + transfer(graph_, times_, reader.edge));
       }
-    } else {
-      if (--state.backwards_left[m] == 0) --state.open;
+    }
+    if (is_backward(action.work)) {
       for (const auto& writer : links_.writers[action.stage]) {
-        arrive({writer.stage, Work::kBackward, m}, end + transfer(graph_, times_, writer.edge));
+        arrive({writer.stage, backward_, m}, end + transfer(graph_, times_, writer.edge));
       }
+      if (action.work == Work::kInputGrad) {
+        state.ready.push_back({{action.stage, Work::kWeightGrad, m}, end});
+      }
+    }
+    if (action.work == Work::kBackward || action.work == Work::kWeightGrad) {
+      if (--state.stages_left[m] == 0) --state.open;
     }
   }
 
@@ -232,6 +246,7 @@ class Greedy {
   const StageTimes& times_;
   const Paths& paths_;
   int num_microbatches_;
+  Work backward_;            // B or I
   std::vector<int> limits_;  // [num_ranks]
   Rule rule_;
   double pace_;
@@ -243,7 +258,7 @@ class Greedy {
 }  // namespace
 
 Schedule make_list(const StageGraph& graph, int num_microbatches, const StageTimes& times,
-                   int max_in_flight) {
+                   int max_in_flight, bool split_backward) {
   CONTEXTURE_USAGE_REQUIRE(num_microbatches >= 1, "list needs at least one microbatch, not ",
                            num_microbatches);
   CONTEXTURE_USAGE_REQUIRE(
@@ -251,15 +266,17 @@ Schedule make_list(const StageGraph& graph, int num_microbatches, const StageTim
       " microbatches in flight. Take 1 or more, or 0 for the number of ranks.");
   const StageLinks links = links_of(graph);
   require_times(graph, times, num_microbatches);
-  const Paths paths = longest_paths(graph, links, times, -1);
+  const Paths paths = longest_paths(graph, links, times, split_backward, -1);
   const int limit = max_in_flight == 0 ? graph.num_ranks : max_in_flight;
 
   Schedule best;
   std::pair<double, int> best_cost;
   for (const std::vector<int>& limits :
-       {useful_in_flight(graph, links, times, limit), std::vector<int>(graph.num_ranks, limit)}) {
+       {useful_in_flight(graph, links, times, split_backward, limit),
+        std::vector<int>(graph.num_ranks, limit)}) {
     for (const Rule rule : {Rule::kMicrobatch, Rule::kPath, Rule::kDue}) {
-      Schedule schedule = Greedy(graph, links, times, paths, num_microbatches, limits, rule).run();
+      Schedule schedule =
+          Greedy(graph, links, times, paths, num_microbatches, split_backward, limits, rule).run();
       const ScheduleReport report = simulate(graph, schedule, times);
       const auto& held = report.peak_in_flight;
       const std::pair cost(report.makespan, std::accumulate(held.begin(), held.end(), 0));

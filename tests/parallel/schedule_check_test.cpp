@@ -131,6 +131,30 @@ TEST(ScheduleCheck, AgreesWithTheDefinitionOnRandomOrders) {
   EXPECT_GT(bad, 50);
 }
 
+// Texts with a few characters changed: never a crash, a Bug or a schedule that does not run.
+TEST(ScheduleCheck, ADamagedTextRunsOrIsRefused) {
+  const std::string whole = to_text(make_zb_h1(chain(3), 3)), letters = "0123456789FBIW \n\t-x";
+  int refused = 0, ran = 0;
+  for (int seed = 0; seed < 1000; ++seed) {
+    Stream random(seed, "damage");
+    std::string text = whole;
+    const int num_changes = 1 + static_cast<int>(random.below(3));
+    for (int i = 0; i < num_changes; ++i) {
+      text[random.below(text.size())] = letters[random.below(letters.size())];
+    }
+    try {
+      const Schedule schedule = parse_schedule(text);
+      check_schedule(chain(3), schedule, 3);
+      EXPECT_GE(simulate(chain(3), schedule, unit_times(3)).makespan, 9.0 + 2.0) << text;
+      ++ran;
+    } catch (const UserError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(ran, 10);  // a blank for a blank, or a harmless exchange
+}
+
 TEST(ScheduleCheck, MessagesOutOfOrderAreReportedNotRefused) {
   // Both of rank 0's outputs go to rank 1, which wants the second first.
   const Schedule schedule = parse_schedule("0F0 0F1 0B0 0B1\n1F1 1F0 1B1 1B0\n");

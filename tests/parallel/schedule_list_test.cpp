@@ -31,14 +31,14 @@ std::vector<int> peak_microbatches(const StageGraph& graph, const Schedule& sche
   std::vector<int> peaks;
   for (int rank = 0; rank < graph.num_ranks; ++rank) {
     const auto stages = std::count(graph.rank_of.begin(), graph.rank_of.end(), rank);
-    std::map<int, int> backwards;
+    std::map<int, int> finished;  // stages, by microbatch
     std::set<int> open;
     size_t peak = 0;
     for (const Action& action : schedule.by_rank[rank]) {
       if (action.work == Work::kForward) open.insert(action.microbatch);
       peak = std::max(peak, open.size());
-      if (action.work == Work::kBackward && ++backwards[action.microbatch] == stages)
-        open.erase(action.microbatch);
+      const bool last = action.work == Work::kBackward || action.work == Work::kWeightGrad;
+      if (last && ++finished[action.microbatch] == stages) open.erase(action.microbatch);
     }
     peaks.push_back(static_cast<int>(peak));
   }
@@ -50,8 +50,12 @@ TEST(ListSchedule, RandomGraphsOnRandomPlacementsAllRunWithinTheirLimit) {
     SCOPED_TRACE(concat("seed ", seed));
     const testing::Case c = testing::random_case(seed);
     const int limit = seed % 4;  // 0: the number of ranks
-    const Schedule schedule = make_list(c.graph, c.num_microbatches, c.times, limit);
+    const bool split = seed / 4 % 2 == 1;
+    const Schedule schedule = make_list(c.graph, c.num_microbatches, c.times, limit, split);
     check_schedule(c.graph, schedule, c.num_microbatches);
+    const std::string text = to_text(schedule);
+    EXPECT_EQ(text.find('B') == std::string::npos, split);
+    EXPECT_EQ(text.find('W') != std::string::npos, split);
     for (const int peak : peak_microbatches(c.graph, schedule)) {
       EXPECT_LE(peak, limit == 0 ? c.graph.num_ranks : limit);
     }
@@ -64,7 +68,8 @@ TEST(Simulate, EveryActionStartsTheMomentItCan) {
   for (int seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(concat("seed ", seed));
     const testing::Case c = testing::random_case(seed);
-    const Schedule schedule = seed % 2 ? make_list(c.graph, c.num_microbatches, c.times)
+    const bool split = seed % 3 == 0;
+    const Schedule schedule = seed % 2 ? make_list(c.graph, c.num_microbatches, c.times, 0, split)
                                        : make_gpipe(c.graph, c.num_microbatches);
     check_schedule(c.graph, schedule, c.num_microbatches);
     const ScheduleReport report = simulate(c.graph, schedule, c.times);
@@ -105,6 +110,37 @@ TEST(ListSchedule, FindsWhat1f1bFindsOnAChain) {
       EXPECT_EQ(report.makespan, 3.0 * (m + p - 1));
       for (int stage = 0; stage < p; ++stage)
         EXPECT_LE(report.peak_in_flight[stage], std::min(m, p - stage));
+    }
+  }
+}
+
+// What no published order here is for: the first rank also has the last stage, as an encoder and
+// the decoder's end.
+TEST(ListSchedule, WeightGradientsFillTheGapsOfFoldedChains) {
+  StageGraph folded = chain(4, 2);
+  folded.rank_of = {0, 1, 2, 3, 3, 2, 1, 0};
+  const int m = 32;
+  const StageTimes times = unit_times(8);
+  const auto makespan = [&](const StageGraph& graph, const Schedule& schedule) {
+    check_schedule(graph, schedule, m);
+    return simulate(graph, schedule, times).makespan;
+  };
+  const double busy = 6.0 * m;
+  EXPECT_GT(makespan(folded, make_list(folded, m, times)), 1.2 * busy);
+  EXPECT_LE(makespan(folded, make_list(folded, m, times, 0, true)), busy + 3.0);
+  const StageGraph dealt = chain(4, 2);
+  EXPECT_LT(makespan(dealt, make_list(dealt, m, times, 0, true)),
+            makespan(dealt, make_interleaved(dealt, m)));
+}
+
+TEST(ListSchedule, SplitOnAChainComesWithinOneUnitOfZbH1) {
+  for (int p = 1; p <= 8; ++p) {
+    for (const int m : {8, 32}) {
+      // One microbatch more than ranks: they count until their last weight gradient.
+      const Schedule schedule = make_list(chain(p), m, unit_times(p), p + 1, true);
+      check_schedule(chain(p), schedule, m);
+      EXPECT_LE(simulate(chain(p), schedule, unit_times(p)).makespan, 3.0 * m + (p - 1) + 1)
+          << "p " << p << ", m " << m;
     }
   }
 }

@@ -64,7 +64,9 @@ inline Needs needs_of(const StageGraph& graph, const Schedule& schedule) {
   Needs needs(graph.num_ranks);
   for (int rank = 0; rank < graph.num_ranks; ++rank) {
     for (size_t i = 0; i < schedule.by_rank[rank].size(); ++i) {
-      const auto [stage, work, m] = schedule.by_rank[rank][i];
+      const Action& action = schedule.by_rank[rank][i];
+      const int stage = action.stage, m = action.microbatch;
+      const Work work = action.work;
       auto& list = needs[rank].emplace_back();
       const auto add = [&](int other, char kind, int edge) {
         const auto [on, place] = where.at({other, kind, m});
