@@ -123,7 +123,7 @@ const Schedule& Pipeline::schedule_for(int num_microbatches) const {
     schedule = make_zb_h1(graph, num_microbatches);
   } else {
     CONTEXTURE_USAGE_REQUIRE(schedule_ == "list", "parallel.schedule=", schedule_, " is not known. Use gpipe, 1f1b, interleaved, zb_h1 or list.");
-    schedule = make_list(graph, num_microbatches, unit_times(graph.num_stages));
+    schedule = make_list(graph, num_microbatches, unit_times(graph.num_stages), /*max_in_flight=*/0, /*split_backward=*/true);
   }
   check_schedule(graph, schedule, num_microbatches);
   return schedules_.emplace(num_microbatches, std::move(schedule)).first->second;
