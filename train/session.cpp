@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "core/config.h"
@@ -13,7 +14,9 @@ namespace contexture::train {
 namespace fs = std::filesystem;
 
 void apply_threads(const RunSettings& settings) {
-  const int64_t threads = settings.threads > 0 ? settings.threads : static_cast<int64_t>(std::thread::hardware_concurrency());
+  int64_t threads = settings.threads;
+  if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return;  // the launcher shares the cores out
+  if (threads == 0) threads = static_cast<int64_t>(std::thread::hardware_concurrency());
   at::set_num_threads(static_cast<int>(threads));
 }
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "../train/tiny_world.h"
+#include "train/tiny_world.h"
 #include "train/parity.h"
 
 namespace contexture::train {
