@@ -58,11 +58,10 @@ MeshSettings mesh_settings(const std::vector<std::string>& arguments) {
   return out;
 }
 
-// The mesh that the settings ask for, refused here once rather than by every rank. Without any, all ranks are replicas.
+// The mesh that the settings ask for, refused here once rather than by every rank. dp not given: what the others leave.
 parallel::MeshLayout layout_of(const NodePlan& plan, const MeshSettings& settings) {
-  const bool none = settings.dp == 0 && settings.pp == 0 && settings.tp == 0;
-  return parallel::MeshLayout(plan.world_size(), none ? plan.world_size() : std::max(1, settings.dp), std::max(1, settings.pp),
-                              std::max(1, settings.tp), settings.order);
+  const int pp = std::max(1, settings.pp), tp = std::max(1, settings.tp);
+  return parallel::MeshLayout(plan.world_size(), settings.dp > 0 ? settings.dp : std::max(1, plan.world_size() / (pp * tp)), pp, tp, settings.order);
 }
 
 Json describe(const NodePlan& plan, const parallel::MeshLayout& layout, const std::vector<std::string>& arguments) {

@@ -45,7 +45,7 @@ Command train_command(CLI::App& program) {
   app->footer([] { return "Settings (--set name=value):\n" + help_text(train::RunConfig()); });
   return {app, [options] {
             train::RunConfig config = run_config(options->settings);
-            parallel::Groups groups = join_ranks(config.parallel);
+            parallel::Groups groups = join_ranks(config);
             const bool first = groups.rank() == 0;
             if (options->verify_parity) return verify(config, std::move(groups), options->json);
             train::Trainer trainer(config, options->resume, std::move(groups));

@@ -10,6 +10,7 @@ namespace contexture::train {
 
 void RunConfig::validate() const {
   model.validate();
+  model.validate_split(parallel.tp);
   retriever.validate();
   parallel.validate();
   optimizer.validate();
