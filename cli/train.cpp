@@ -2,6 +2,7 @@
 
 #include "cli/ranks.h"
 #include "cli/settings.h"
+#include "core/error.h"
 #include "core/format.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -28,6 +29,21 @@ int verify(const train::RunConfig& config, parallel::Groups groups, bool json) {
   return 0;
 }
 
+int train_run(const train::RunConfig& config, parallel::Groups groups, bool resume, bool json) {
+  const bool first = groups.rank() == 0;
+  train::Trainer trainer(config, resume, std::move(groups));
+  const train::TrainResult result = trainer.run();
+  if (first) {
+    eval::write_report(config.run.dir);
+    log::info("{} steps, {:.1f} examples/s. Report: {}/report.html", result.steps, result.examples_per_s, config.run.dir);
+  }
+  if (json && first) {
+    print_json({{"steps", result.steps}, {"seconds", result.seconds}, {"examples_per_s", result.examples_per_s},
+                {"parameters", result.parameters}, {"run", config.run.dir}, {"stopped_by_signal", result.stopped_by_signal}});
+  }
+  return result.stopped_by_signal ? 75 : 0;
+}
+
 }  // namespace
 
 Command train_command(CLI::App& program) {
@@ -46,19 +62,13 @@ Command train_command(CLI::App& program) {
   return {app, [options] {
             train::RunConfig config = run_config(options->settings);
             parallel::Groups groups = join_ranks(config);
-            const bool first = groups.rank() == 0;
-            if (options->verify_parity) return verify(config, std::move(groups), options->json);
-            train::Trainer trainer(config, options->resume, std::move(groups));
-            const train::TrainResult result = trainer.run();
-            if (first) {
-              eval::write_report(config.run.dir);
-              log::info("{} steps, {:.1f} examples/s. Report: {}/report.html", result.steps, result.examples_per_s, config.run.dir);
+            const int rank = groups.rank();
+            try {
+              return options->verify_parity ? verify(config, std::move(groups), options->json)
+                                            : train_run(config, std::move(groups), options->resume, options->json);
+            } catch (const UsageError& error) {  // settings are the same on all ranks, and so is what is wrong with them
+              throw parallel::AgreedError(error.what(), rank);
             }
-            if (options->json && first) {
-              print_json({{"steps", result.steps}, {"seconds", result.seconds}, {"examples_per_s", result.examples_per_s},
-                          {"parameters", result.parameters}, {"run", config.run.dir}, {"stopped_by_signal", result.stopped_by_signal}});
-            }
-            return result.stopped_by_signal ? 75 : 0;
           }};
 }
 

@@ -1,0 +1,161 @@
+// Training over processes: the same numbers, and what happens when one of them dies, stops or is told to end.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "core/error.h"
+#include "program.h"
+
+namespace contexture::cli {
+namespace {
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Arguments launched(int ranks, const Arguments& command) { return with({"launch", "--nproc", std::to_string(ranks), "--grace", "3", "--"}, command); }
+
+Arguments set(const std::vector<std::string>& settings) {
+  Arguments out;
+  for (const std::string& s : settings) out.insert(out.end(), {"--set", s});
+  return out;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+
+// The rank processes of a launcher, by rank: they are started in order.
+std::vector<pid_t> ranks_of(const Process& launcher) {
+  std::vector<pid_t> out;
+  std::ifstream in(concat("/proc/", launcher.pid(), "/task/", launcher.pid(), "/children"));
+  for (pid_t pid = 0; in >> pid;) out.push_back(pid);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+struct Layout {
+  int ranks;
+  std::vector<std::string> settings;
+};
+
+TEST(Parallel, ProcessesGiveTheResultOfOne) {
+  for (const Layout& layout : {Layout{2, {"parallel.pp=2"}}, Layout{4, {"parallel.zero=3"}}, Layout{4, {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb_h1"}},
+                               Layout{4, {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=interleaved", "parallel.chunks=2", "parallel.order=pp,dp,tp"}},
+                               Layout{3, {"parallel.pp=3", "parallel.schedule=list", "parallel.shared=colocate", "parallel.recompute=[\"all\"]"}}}) {
+    SCOPED_TRACE(Json(layout.settings).dump());
+    const TempDir dir;
+    const Arguments command = with(tiny_training(dir.path() / "run", set(layout.settings)), {"--set", "model.kv_heads=2", "--verify-parity", "--json"});
+    const Result result = run_program(launched(layout.ranks, command));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const Json differences = result.json();
+    for (const char* key : {"loss_max_rel", "grad_max_rel", "step_max_rel"}) EXPECT_LE(differences[key].get<double>(), 1e-10) << key;
+    EXPECT_TRUE(differences["worst_parameter"].is_string());
+  }
+}
+
+TEST(Parallel, RefusalsAreSaidOnce) {
+  const TempDir dir;
+  for (const auto& [settings, words] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"parallel.tp=2", "model.kv_heads=1"}, "model.kv_heads=1"},
+           {{"parallel.pp=2", "parallel.schedule=sideways"}, "parallel.schedule=sideways"},
+           {{"parallel.microbatches=9"}, "a microbatch would be empty"},
+           {{"parallel.pp=2", "parallel.shared=colocate"}, "parallel.schedule=list"},
+           {{"parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=20"}, "blocks"}}) {
+    const Result result = run_program(launched(2, tiny_training(dir.path() / "run", set(settings))));
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_EQ(count(result.err, words), 1) << result.err;
+  }
+}
+
+const std::vector<std::string> kBusy{"train.steps=40", "checkpoint.every=4", "retriever.refresh_every=2", "eval.every=10", "parallel.pp=2",
+                                     "parallel.zero=1", "train.batch_size=8"};
+
+// kill -9 of each rank at some moment of a step; what the step was doing then is up to chance and to the delay.
+TEST(Parallel, AKilledRankEndsAllAndTheNextStartContinues) {
+  const TempDir dir;
+  const fs::path whole = dir.path() / "whole";
+  ASSERT_EQ(run_program(launched(4, tiny_training(whole, set(kBusy)))).code, 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(concat("rank ", rank));
+    const fs::path run = dir.path() / concat("killed-", rank);
+    const Arguments command = tiny_training(run, set(kBusy));
+    Process launcher(launched(4, command));
+    ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 6 + rank; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(17 * rank));
+    const std::vector<pid_t> ranks = ranks_of(launcher);
+    ASSERT_EQ(ranks.size(), 4u);
+    const auto start = steady_clock::now();
+    ASSERT_EQ(kill(ranks[rank], SIGKILL), 0);
+    const Result result = launcher.wait();
+    EXPECT_LT(seconds_since(start), 30.0);
+    EXPECT_EQ(result.code, 4) << result.err;
+    EXPECT_TRUE(contains(result.err, concat("rank ", rank))) << result.err;
+    for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a rank outlived the launcher";
+    const Result resumed = run_program(launched(4, with(command, {"--resume"})));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(losses(run), losses(whole));
+  }
+}
+
+TEST(Parallel, AStoppedRankIsNoticedByTheDeadline) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run";
+  Process launcher(launched(3, tiny_training(run, set({"train.steps=4000", "parallel.pp=3", "parallel.timeout_s=3", "eval.every=0", "checkpoint.every=0"}))));
+  ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 5; }));
+  const std::vector<pid_t> ranks = ranks_of(launcher);
+  ASSERT_EQ(ranks.size(), 3u);
+  const auto start = steady_clock::now();
+  ASSERT_EQ(kill(ranks[1], SIGSTOP), 0);
+  const Result result = launcher.wait();
+  EXPECT_LT(seconds_since(start), 30.0);  // 3 s until the deadline, 3 s of grace, and a busy machine
+  EXPECT_EQ(result.code, 4) << result.err;
+  EXPECT_TRUE(contains(result.err, "deadline") || contains(result.err, "3 s")) << result.err;
+  for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a rank outlived the launcher";
+}
+
+TEST(Parallel, SigtermToOneRankSavesOnAllAndExits75) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run";
+  const Arguments command = tiny_training(run, set({"train.steps=4000", "parallel.pp=2", "eval.every=0", "checkpoint.every=0"}));
+  Process launcher(launched(2, command));
+  ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 3; }));
+  const std::vector<pid_t> ranks = ranks_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  ASSERT_EQ(kill(ranks[1], SIGTERM), 0);
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.code, 75) << result.err;
+  const int64_t step = last_step(run);
+  EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);
+  // And goes on in one process.
+  const Result resumed = run_program(with(tiny_training(run, set({"train.steps=4000", "eval.every=0", "checkpoint.every=0"})),
+                                          {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json()["steps"], step + 2);
+}
+
+TEST(Parallel, ReshardWritesOneFileEach) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run", to = dir.path() / "one";
+  ASSERT_EQ(run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3"})))).code, 0);
+  ASSERT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 0);
+  EXPECT_TRUE(fs::exists(to / "step-00000003" / "model.safetensors"));
+  const Result compared = run_program({"checkpoint", "diff", run, to / "step-00000003"});
+  EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
+  EXPECT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 2) << "it must not write over another";
+}
+
+}  // namespace
+}  // namespace contexture::cli
