@@ -80,14 +80,26 @@ void Sharding::begin_step() {
     shard.grad = at::Tensor();
   }
   uses_left_ = uses_;
+  most_gradient_bytes_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.waiting = static_cast<int>(bucket.shards.size());
     bucket.launched = false;
   }
 }
 
+void Sharding::note_gradient_bytes() {
+  int64_t held = 0;
+  for (const Shard& shard : shards_) {
+    const at::Tensor& whole = shard.parameter->grad;
+    if (whole.defined()) held += static_cast<int64_t>(whole.nbytes());
+    if (shard.grad.defined() && !(whole.defined() && shard.grad.is_alias_of(whole))) held += static_cast<int64_t>(shard.grad.nbytes());
+  }
+  most_gradient_bytes_ = std::max(most_gradient_bytes_, held);
+}
+
 void Sharding::after_backward(const Block& block, bool last) {
   if (!group_.dp) return;
+  if (group_.zero == 1) note_gradient_bytes();
   std::vector<size_t> complete;
   for (const Parameter* p : block.parameters()) {
     if (!p->trainable || (group_.zero < 2 && !last)) continue;
@@ -168,6 +180,7 @@ void Sharding::finish() {
     }
     p.grad = split() ? at::Tensor() : shard.grad.view(p.value.sizes());
   }
+  note_gradient_bytes();
 }
 
 void Sharding::gather_values(const std::vector<size_t>& which) {

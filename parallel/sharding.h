@@ -52,8 +52,10 @@ class Sharding {
   // Sets an owned parameter's value from its whole local tensor.
   void set_value(const Parameter& parameter, const at::Tensor& whole);
   int zero() const { return group_.zero; }
-  // Bytes that stay between steps: values, gradients (where kept), as allocated.
+  // Bytes as allocated: of values between uses, and of gradients, the most that was held at once in the last step (without
+  // what is under way).
   int64_t value_bytes() const;
+  int64_t gradient_bytes() const { return most_gradient_bytes_; }
 
  private:
   struct Bucket {
@@ -77,7 +79,9 @@ class Sharding {
   std::map<const Parameter*, int> uses_, uses_left_;
   std::map<const Parameter*, std::shared_ptr<Communicator>> shared_;
   std::vector<Bucket> buckets_;
+  void note_gradient_bytes();
   std::map<const Parameter*, size_t> bucket_of_;
+  int64_t most_gradient_bytes_ = 0;
 };
 
 }  // namespace contexture::parallel

@@ -107,6 +107,15 @@ void AdamW::step(double rate) {
   engine_->sharding().publish();
 }
 
+int64_t AdamW::state_bytes() const {
+  size_t bytes = 0;
+  for (const Slot& slot : slots_) {
+    bytes += slot.first.nbytes() + slot.second.nbytes();
+    if (!slot.master.is_same(slot.shard->value)) bytes += slot.master.nbytes();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 void AdamW::save(NamedTensors& model, NamedTensors& optimizer) const {
   std::map<const parallel::Parameter*, const Slot*> slot_of;
   for (const Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;

@@ -68,6 +68,9 @@ class AdamW {
   // One update with the shares' gradients. Writes the values back in the compute dtype, and to all replicas.
   void step(double rate);
 
+  // Bytes of moments, and of masters where they are not the values themselves.
+  int64_t state_bytes() const;
+
   // Masters, moments and the count of updates, by parameter name, whole: each on one of the ranks.
   void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer) const;
   // Takes this rank's shares of them. Throws DataError listing what is missing or has another shape.
