@@ -17,7 +17,10 @@ void PeerOptions::add_to(CLI::App& app) {
 }
 
 Json run_peer(const PeerOptions& options, const std::string& script_and_arguments) {
-  const std::string command = options.python + " " + options.scripts + "/" + script_and_arguments;
+  return run_command(options.python + " " + options.scripts + "/" + script_and_arguments);
+}
+
+Json run_command(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   CONTEXTURE_REQUIRE(pipe != nullptr, "cannot run ", command);
   std::string out;
@@ -31,7 +34,7 @@ Json run_peer(const PeerOptions& options, const std::string& script_and_argument
 
 Command bench_command(CLI::App& program) {
   CLI::App* app = program.add_subcommand("bench", "Time training, reading and searching, beside what others use");
-  return command_group(app, {bench_train_command(*app), bench_loader_command(*app), bench_search_command(*app)});
+  return command_group(app, {bench_train_command(*app), bench_loader_command(*app), bench_search_command(*app), bench_parallel_command(*app)});
 }
 
 }  // namespace contexture::cli

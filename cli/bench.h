@@ -18,9 +18,12 @@ struct PeerOptions {
 // Runs a script of options.scripts and returns the last line that it prints. Its words go to stderr. Throws UserError
 // when it fails.
 Json run_peer(const PeerOptions& options, const std::string& script_and_arguments);
+// The last line, as JSON, that a shell command prints.
+Json run_command(const std::string& command);
 
 Command bench_train_command(CLI::App& group);
 Command bench_loader_command(CLI::App& group);
 Command bench_search_command(CLI::App& group);
+Command bench_parallel_command(CLI::App& group);
 
 }  // namespace contexture::cli
