@@ -31,6 +31,16 @@ class PeerFailure : public DistributedError {
   std::string brief_;
 };
 
+// A refusal that every rank throws alike: print it where speaks() is true (on rank 0).
+class AgreedError : public UsageError {
+ public:
+  AgreedError(const std::string& message, int rank) : UsageError(message), speaks_(rank == 0) {}
+  bool speaks() const noexcept { return speaks_; }
+
+ private:
+  bool speaks_;
+};
+
 // An operation that has been started. Its tensors must stay untouched until wait() returns. Destruction without wait()
 // is allowed: the operation then goes on by itself and keeps its tensors alive, a message over Gloo until the next barrier().
 // wait() of a send returns when the tensor may be reused, which over Gloo is after the peer has called receive().
@@ -130,8 +140,8 @@ class RendezvousServer {
 };
 
 // Joins all processes over c10d: a TCPStore at host:port, then Gloo (backend "gloo") or NCCL ("nccl"). Throws DistributedError
-// naming host, port, and who is missing after deadline_s; UserError when the port is taken by something else; UsageError, on
-// every rank, when ranks disagree on the size or two claim one rank.
+// naming host, port, and who is missing after deadline_s; UserError when the port is taken by something else; AgreedError
+// when ranks disagree on the size or two claim one rank.
 std::shared_ptr<Communicator> connect(const Rendezvous& rendezvous, const std::string& backend, double deadline_s);
 
 }  // namespace contexture::parallel

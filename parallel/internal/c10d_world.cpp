@@ -97,7 +97,7 @@ std::shared_ptr<void> serve_store(int& port) {
   options.isServer = true;
   options.waitWorkers = false;
   try {
-    const auto store = std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>(c10::make_intrusive<c10d::TCPStore>("localhost", options));
+    const auto store = std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
     port = (*store)->getPort();
     return store;
   } catch (const std::exception& error) {
@@ -157,9 +157,11 @@ void World::check_in(double deadline_s) {
   const std::string answer = text(store_->get("all"));
   if (answer == "here") return;
   if (rank_ == 0) std::this_thread::sleep_for(kOthersMayTake);  // or the others would lose the store before they have read it
-  const std::string message = concat("rank ", rank_, ": ", answer);
-  if (answer.rfind("waited", 0) == 0) throw DistributedError(message);
-  throw UsageError(message);
+  if (answer.rfind("waited", 0) == 0) {
+    if (rank_ == 0) throw DistributedError("rank 0 " + answer);
+    throw PeerFailure(concat("rank ", rank_, ": not all of ", size_, " ranks came"), "rank 0 " + answer);
+  }
+  throw AgreedError(answer, rank_);
 }
 
 void World::require_alive(const std::string& where) const {
