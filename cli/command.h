@@ -31,6 +31,7 @@ Command report_command(CLI::App& program);
 Command trace_command(CLI::App& program);
 Command bench_command(CLI::App& program);
 Command env_command(CLI::App& program);
+Command launch_command(CLI::App& program);
 
 // A command that has commands of its own ("data check"): runs the one that was given.
 Command command_group(CLI::App* app, std::vector<Command> commands);

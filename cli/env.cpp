@@ -4,13 +4,16 @@
 #include <dlfcn.h>
 #include <torch/version.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <thread>
 
 #include "cli/command.h"
+#include "core/error.h"
 #include "core/json.h"
+#include "parallel/launch_env.h"
 #include "retriever/faiss_version.h"
 #include "train/config.h"
 
@@ -41,6 +44,27 @@ Json cpu_features() {
   return features;
 }
 
+// How this process was started, and what said so.
+Json launch() {
+  const parallel::Environment env = parallel::process_environment();
+  const parallel::LaunchEnv found = parallel::detect_launch(env);
+  Json out{{"launcher", found.launcher}};
+  for (const parallel::Finding& finding : found.findings) out[finding.name] = finding.value + " (" + finding.from + ")";
+  for (size_t i = 0; i < found.notes.size(); ++i) out[concat("note_", i + 1)] = found.notes[i];
+  out["passed_through"] = parallel::passed_through(env);
+  return out;
+}
+
+// Meets the ranks that were started together and adds up their ones.
+Json meet_all(double deadline_s) {
+  const auto start = std::chrono::steady_clock::now();
+  const parallel::LaunchEnv found = parallel::detect_launch(parallel::process_environment());
+  const auto world = parallel::connect(found.rendezvous, "gloo", deadline_s);
+  const at::Tensor ones = at::ones({1}, at::kLong);
+  world->all_reduce(ones).wait();
+  return {{"ranks", ones.item<int64_t>()}, {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
+}
+
 Json environment() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   train::DataConfig cache;
@@ -59,6 +83,7 @@ Json environment() {
             {"features", cpu_features()}}},
           {"precision_auto", train::precision_of("auto") == at::kBFloat16 ? "bf16" : "fp32"},
           {"cuda", at::globalContext().hasCUDA()},
+          {"launch", launch()},
           {"cache",
            {{"xdg_cache_home", xdg != nullptr ? xdg : ""},
             {"folder", folder},
@@ -79,15 +104,23 @@ void print(const Json& value, const std::string& name) {
 }  // namespace
 
 Command env_command(CLI::App& program) {
-  auto json = std::make_shared<bool>(false);
+  struct Options {
+    double deadline_s = 30;
+    bool json = false, connect = false;
+  };
+  auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "env", "Versions, processor, precision and folders that this program finds");
-  app->add_flag("--json", *json, "print one JSON object on stdout");
-  return {app, [json] {
-            if (*json) {
-              print_json(environment());
+      "env", "Versions, processor, precision, launcher and folders that this program finds");
+  app->add_flag("--connect", options->connect, "also meet the other ranks, over Gloo: tries a launcher and a network before a training does");
+  app->add_option("--deadline", options->deadline_s, "seconds that --connect waits for them")->capture_default_str()->check(CLI::PositiveNumber);
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
+  return {app, [options] {
+            Json all = environment();
+            if (options->connect) all["met"] = meet_all(options->deadline_s);
+            if (options->json) {
+              print_json(all);
             } else {
-              print(environment(), "");
+              print(all, "");
             }
             return 0;
           }};

@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/signals.h"
+#include "parallel/communicator.h"
 
 namespace contexture::cli {
 
@@ -39,7 +40,8 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands{
       demo_command(program),      train_command(program), eval_command(program),  generate_command(program), ask_command(program),
       data_command(program),      tokenizer_command(program), index_command(program), report_command(program),
-      checkpoint_command(program), trace_command(program), bench_command(program), env_command(program)};
+      checkpoint_command(program), trace_command(program), bench_command(program), env_command(program),
+      launch_command(program)};
   check_names(program, argc, argv);
   try {
     program.parse(argc, argv);
@@ -62,6 +64,12 @@ int main(int argc, char** argv) {
   using namespace contexture;
   try {
     return cli::run(argc, argv);
+  } catch (const parallel::PeerFailure& error) {
+    std::cerr << "contexture: " << error.brief() << "\n";  // the first to fail tells the cause, once
+    return error.exit_code();
+  } catch (const parallel::AgreedError& error) {
+    if (error.speaks()) std::cerr << "contexture: " << error.what() << "\n";
+    return error.exit_code();
   } catch (const UserError& error) {
     std::cerr << "contexture: " << error.what() << "\n";
     return error.exit_code();

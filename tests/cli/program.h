@@ -31,6 +31,7 @@ class Process {
   // Polls until `seen` holds; false when the process ends first or 100 s have passed.
   bool wait_until(const std::function<bool()>& seen) const;
   void send(int signal) const;
+  pid_t pid() const { return pid_; }
   Result wait();
 
  private:
