@@ -3,7 +3,9 @@
 #include "cli/settings.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "data/convert.h"
 #include "data/inspect.h"
+#include "data/predictions.h"
 
 namespace contexture::cli {
 namespace {
@@ -114,11 +116,111 @@ Command pack_command(CLI::App& group) {
           }};
 }
 
+// "dpr: --corpus psgs_w100.tsv; --examples ..." for every format.
+std::string format_list() {
+  std::string text = "Formats:";
+  for (const data::ForeignFormat& format : data::foreign_formats()) {
+    text += "\n  " + format.name + ":";
+    if (!format.documents.empty()) text += " --corpus " + format.documents + ";";
+    text += " --examples " + format.examples;
+  }
+  return text;
+}
+
+Command convert_command(CLI::App& group) {
+  struct Options {
+    data::ConvertOptions convert;
+    std::string bad_records = "fail";
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app = group.add_subcommand(
+      "convert", "Turn a data set of the field into our corpus.jsonl and examples");
+  app->add_option("folder", options->convert.folder,
+                  "beir: the data set's folder; every split is converted");
+  app->add_option("--from", options->convert.from, "format, listed below")->required();
+  app->add_option("--corpus", options->convert.corpus, "file of documents; may be repeated")
+      ->allow_extra_args(false);
+  app->add_option("--examples", options->convert.examples, "file of examples; may be repeated")
+      ->allow_extra_args(false);
+  app->add_option("--output", options->convert.output, "folder to write to")->required();
+  app->add_option("--annotations", options->convert.foreign.annotations,
+                  "vqa: the file of the answers");
+  app->add_option("--qrels", options->convert.foreign.qrels, "beir: the judgments of --examples");
+  app->add_option("--images", options->convert.images,
+                  "folder of pictures, linked into the output");
+  app->add_option("--image-name", options->convert.foreign.image_name,
+                  "name of a picture by its {id}, as in {id:012}.jpg");
+  app->add_option("--prompt", options->convert.foreign.prompt,
+                  "coco: the question of every picture")
+      ->capture_default_str();
+  app->add_option("--bad-records", options->bad_records, "fail or skip")->capture_default_str();
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
+  app->footer(format_list());
+  return {app, [options] {
+            options->convert.policy = data::BadRecords::parse_policy(options->bad_records);
+            const data::ConvertReport report = data::convert(options->convert);
+            if (options->json) {
+              print_json(report.to_json());
+              return 0;
+            }
+            std::cout << report.documents << " documents and " << report.examples << " examples:\n";
+            for (const std::string& file : report.files) std::cout << "  " << file << "\n";
+            if (report.bad.count > 0) std::cout << report.bad.summary() << "\n";
+            return 0;
+          }};
+}
+
+Command trec_command(CLI::App& group) {
+  struct Options {
+    std::string predictions, examples, from = "contexture", output, tag = "contexture",
+                                       bad_records = "fail";
+    data::ForeignOptions foreign;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app = group.add_subcommand(
+      "trec", "Write a TREC run from answers with their documents, or qrels from examples");
+  app->add_option("--predictions", options->predictions,
+                  "answers of `contexture generate`, or DPR or FiD output: gives a run");
+  app->add_option("--examples", options->examples,
+                  "examples with their gold documents: gives qrels");
+  app->add_option("--from", options->from, "format of --examples, as in data convert")
+      ->capture_default_str();
+  app->add_option("--output", options->output, "file to write")->required();
+  app->add_option("--tag", options->tag, "name of the run")->capture_default_str();
+  app->add_option("--bad-records", options->bad_records, "fail or skip")->capture_default_str();
+  return {app, [options] {
+            CONTEXTURE_USAGE_REQUIRE(options->predictions.empty() != options->examples.empty(),
+                                     "give --predictions for a run, or --examples for qrels.");
+            data::BadRecords bad(data::BadRecords::parse_policy(options->bad_records));
+            if (!options->predictions.empty()) {
+              const data::TrecRun run = data::to_run(
+                  data::read_predictions(options->predictions, bad), options->predictions, bad);
+              CONTEXTURE_DATA_REQUIRE(!run.empty(), options->predictions,
+                                      ": no answer names the documents that it read");
+              data::write_run(options->output, run, options->tag);
+            } else {
+              data::Qrels qrels;
+              data::read_foreign_examples(options->from, options->examples, options->foreign, bad,
+                                          [&](const std::string&, const data::Example& example) {
+                                            for (const std::string& id : example.documents)
+                                              qrels[example.id][id] = 1;
+                                          });
+              CONTEXTURE_DATA_REQUIRE(!qrels.empty(), options->examples,
+                                      ": no example names a gold document");
+              data::write_qrels(options->output, qrels);
+            }
+            if (bad.count > 0) std::cerr << bad.summary() << "\n";
+            return 0;
+          }};
+}
+
 }  // namespace
 
 Command data_command(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("data", "Check, measure and pack data sets");
-  return command_group(app, {check_command(*app), stats_command(*app), pack_command(*app)});
+  CLI::App* app = program.add_subcommand("data", "Check, measure, pack and convert data sets");
+  return command_group(app, {check_command(*app), stats_command(*app), pack_command(*app),
+                             convert_command(*app), trec_command(*app)});
 }
 
 }  // namespace contexture::cli

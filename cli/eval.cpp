@@ -1,4 +1,8 @@
+#include <filesystem>
+
+#include "cli/scores.h"
 #include "cli/settings.h"
+#include "core/did_you_mean.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "eval/report.h"
@@ -16,15 +20,26 @@ Command eval_command(CLI::App& program) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "eval", "Evaluate a run: answers with retrieved, gold, wrong and no documents; retrieval; edited documents");
-  app->add_option("run", options->run, "run folder")->required();
+      "eval", "Evaluate a run: answers with retrieved, gold, wrong and no documents; retrieval; edited documents. "
+              "Or score files, with a command below");
+  app->add_option("run", options->run, "run folder");
   app->add_option("--data", options->data, "examples, below data.root; default: data.test of the run");
   app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
   app->add_option("--step", options->step, "checkpoint to evaluate; default: the newest");
   app->add_option("--examples", options->examples, "evenly spaced examples; 0: all")->capture_default_str();
   app->add_flag("--edits", options->edits, "also edit documents and see whether the answers follow");
   app->add_flag("--json")->description("results are always one JSON object on stdout");
-  return {app, [options] {
+  const std::vector<Command> on_files{eval_retrieval_command(*app), eval_qa_command(*app), eval_vqa_command(*app),
+                                       eval_caption_command(*app)};
+  return {app, [options, on_files] {
+            std::vector<std::string> names;
+            for (const Command& command : on_files) {
+              if (command.app->parsed()) return command.run();
+              names.push_back(command.app->get_name());
+            }
+            CONTEXTURE_USAGE_REQUIRE(!options->run.empty(), "contexture eval needs a run folder, or a command: see --help.");
+            CONTEXTURE_USAGE_REQUIRE(std::filesystem::exists(options->run), "there is no run folder '", options->run, "'.",
+                                     did_you_mean_hint(options->run, names));
             data::BadRecords bad(data::BadRecords::Policy::kSkip);
             const auto session = train::open_run(options->run, options->sets, bad, options->step);
             const std::string path = options->data.empty() ? session->config().data.test : options->data;

@@ -37,6 +37,12 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
+bool takes_arguments(const CLI::App& app) {
+  const auto options = app.get_options();
+  return std::any_of(options.begin(), options.end(),
+                     [](const CLI::Option* option) { return option->get_positional(); });
+}
+
 }  // namespace
 
 void check_names(const CLI::App& program, int argc, const char* const* argv) {
@@ -58,9 +64,9 @@ void check_names(const CLI::App& program, int argc, const char* const* argv) {
       continue;
     }
     const std::vector<std::string> names = command_names(*app);
-    if (names.empty()) continue;  // an argument
-    CONTEXTURE_USAGE_REQUIRE(std::find(names.begin(), names.end(), given) != names.end(),
-                             full_name(*app), " has no command '", given, "'.",
+    const bool known = std::find(names.begin(), names.end(), given) != names.end();
+    if (names.empty() || (!known && takes_arguments(*app))) continue;  // an argument
+    CONTEXTURE_USAGE_REQUIRE(known, full_name(*app), " has no command '", given, "'.",
                              did_you_mean_hint(given, names), " See ", full_name(*app), " --help.");
     app = app->get_subcommand(given);
   }

@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "data/archive.h"
+#include "data/internal/lines.h"
 #include "data/internal/tar_images.h"
 #include "data/records.h"
 
@@ -16,15 +17,6 @@ constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
 
 bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
-}
-
-void refuse_utf16(std::string_view text, const std::string& name) {
-  const bool marked = starts_with(text, "\xFF\xFE") || starts_with(text, "\xFE\xFF");
-  const bool unmarked =
-      text.size() >= 4 && ((text[0] != 0 && text[1] == 0 && text[2] != 0 && text[3] == 0) ||
-                           (text[0] == 0 && text[1] != 0 && text[2] == 0 && text[3] != 0));
-  CONTEXTURE_DATA_REQUIRE(!marked && !unmarked, name,
-                          ": this is UTF-16 text. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.");
 }
 
 // Marks stand in the middle of a file too, where files were joined.
@@ -111,7 +103,7 @@ std::shared_ptr<ImageSource> for_each_record(
 
 void for_each_jsonl(std::string_view text, const std::string& name, BadRecords& bad,
                     const std::function<void(int64_t, Json)>& visit) {
-  refuse_utf16(text, name);
+  internal::refuse_utf16(text, name);
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());

@@ -1,49 +1,29 @@
 #include "eval/answers.h"
 
-#include <unicode/locid.h>
-#include <unicode/uchar.h>
-#include <unicode/unistr.h>
-
 #include <algorithm>
 #include <map>
 
 #include "core/error.h"
+#include "eval/internal/unicode_text.h"
 
 namespace contexture::eval {
 namespace {
 
-// Python's str.isspace(): what the reference scorer's split() cuts at.
-bool is_space(UChar32 c) {
-  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-         c == 0x205f || c == 0x3000;
-}
-
-bool is_ascii_punctuation(UChar32 c) {
+bool is_ascii_punctuation(char32_t c) {
   return (c >= 0x21 && c <= 0x2f) || (c >= 0x3a && c <= 0x40) || (c >= 0x5b && c <= 0x60) ||
          (c >= 0x7b && c <= 0x7e);
 }
 
 // Python's \w without the underscore, which is gone by then: letters and numbers, not marks.
-bool is_word(UChar32 c) {
-  const auto mask = U_GET_GC_MASK(c);
-  return (mask & (U_GC_L_MASK | U_GC_N_MASK)) != 0;
-}
+bool is_word(char32_t c) { return (internal::category(c) & (U_GC_L_MASK | U_GC_N_MASK)) != 0; }
 
 bool is_article(const std::u32string& word) {
   return word == U"a" || word == U"an" || word == U"the";
 }
 
 std::u32string lowered_without_punctuation(std::string_view text) {
-  auto unicode = icu::UnicodeString::fromUTF8(
-      icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
-  unicode.toLower(icu::Locale::getRoot());
-  std::u32string out;
-  out.reserve(static_cast<size_t>(unicode.length()));
-  for (int32_t i = 0; i < unicode.length(); i = unicode.moveIndex32(i, 1)) {
-    const UChar32 c = unicode.char32At(i);
-    if (!is_ascii_punctuation(c)) out.push_back(static_cast<char32_t>(c));
-  }
+  std::u32string out = internal::lower(internal::to_utf32(text));
+  std::erase_if(out, is_ascii_punctuation);
   return out;
 }
 
@@ -54,7 +34,7 @@ std::u32string without_articles(const std::u32string& text) {
   size_t i = 0;
   while (i < text.size()) {
     size_t end = i;
-    while (end < text.size() && is_word(static_cast<UChar32>(text[end]))) ++end;
+    while (end < text.size() && is_word(text[end])) ++end;
     if (end == i) {
       out.push_back(text[i++]);
       continue;
@@ -63,14 +43,6 @@ std::u32string without_articles(const std::u32string& text) {
     out += is_article(word) ? U" " : word;
     i = end;
   }
-  return out;
-}
-
-std::string utf8(const std::u32string& text) {
-  std::string out;
-  icu::UnicodeString::fromUTF32(reinterpret_cast<const UChar32*>(text.data()),
-                                static_cast<int32_t>(text.size()))
-      .toUTF8String(out);
   return out;
 }
 
@@ -101,14 +73,9 @@ double mean_percent(const std::vector<double>& values) {
 }  // namespace
 
 std::vector<std::string> answer_tokens(std::string_view text) {
-  const std::u32string clean = without_articles(lowered_without_punctuation(text));
   std::vector<std::string> tokens;
-  size_t i = 0;
-  while (i < clean.size()) {
-    size_t end = i;
-    while (end < clean.size() && !is_space(static_cast<UChar32>(clean[end]))) ++end;
-    if (end > i) tokens.push_back(utf8(clean.substr(i, end - i)));
-    i = end + 1;
+  for (const auto& word : internal::split(without_articles(lowered_without_punctuation(text)))) {
+    tokens.push_back(internal::to_utf8(word));
   }
   return tokens;
 }

@@ -37,25 +37,45 @@ double quantile(std::vector<double> values, double q) {
 }
 
 Interval bootstrap_mean(std::span<const double> scores, const BootstrapOptions& options) {
-  CONTEXTURE_REQUIRE(!scores.empty(), "a confidence interval needs at least one score");
+  return bootstrap_means({scores}, options).front();
+}
+
+std::vector<Interval> bootstrap_means(const std::vector<std::span<const double>>& columns,
+                                      const BootstrapOptions& options) {
   CONTEXTURE_REQUIRE(options.level > 0.0 && options.level < 1.0,
                      "a confidence level lies within 0..1, got ", options.level);
   CONTEXTURE_REQUIRE(options.resamples >= 1, "a bootstrap needs at least one resample, got ",
                      options.resamples);
-  for (size_t i = 0; i < scores.size(); ++i) {
-    CONTEXTURE_REQUIRE(std::isfinite(scores[i]), "score ", i, " of ", scores.size(),
-                       " is not finite: ", scores[i]);
+  for (const auto& scores : columns) {
+    CONTEXTURE_REQUIRE(!scores.empty(), "a confidence interval needs at least one score");
+    CONTEXTURE_REQUIRE(scores.size() == columns[0].size(), "columns of ", columns[0].size(),
+                       " and ", scores.size(), " scores can't be resampled together");
+    for (size_t i = 0; i < scores.size(); ++i) {
+      CONTEXTURE_REQUIRE(std::isfinite(scores[i]), "score ", i, " of ", scores.size(),
+                         " is not finite: ", scores[i]);
+    }
   }
+  if (columns.empty()) return {};
+  const size_t n = columns[0].size();
   Stream stream(options.seed, "eval/bootstrap");
-  std::vector<double> means(static_cast<size_t>(options.resamples));
-  for (double& mean : means) {
-    double sum = 0.0;
-    for (size_t i = 0; i < scores.size(); ++i) sum += scores[stream.below(scores.size())];
-    mean = sum / static_cast<double>(scores.size());
+  std::vector<std::vector<double>> means(columns.size());
+  std::vector<size_t> drawn(n);
+  for (int resample = 0; resample < options.resamples; ++resample) {
+    for (size_t& i : drawn) i = stream.below(n);
+    for (size_t c = 0; c < columns.size(); ++c) {
+      double sum = 0.0;
+      for (const size_t i : drawn) sum += columns[c][i];
+      means[c].push_back(sum / static_cast<double>(n));
+    }
   }
-  std::sort(means.begin(), means.end());
   const double tail = (1.0 - options.level) / 2.0;
-  return {mean_of(scores), quantile_of_sorted(means, tail), quantile_of_sorted(means, 1.0 - tail)};
+  std::vector<Interval> intervals;
+  for (size_t c = 0; c < columns.size(); ++c) {
+    std::sort(means[c].begin(), means[c].end());
+    intervals.push_back({mean_of(columns[c]), quantile_of_sorted(means[c], tail),
+                         quantile_of_sorted(means[c], 1.0 - tail)});
+  }
+  return intervals;
 }
 
 Interval bootstrap_difference(std::span<const double> a, std::span<const double> b,

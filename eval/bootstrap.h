@@ -28,6 +28,11 @@ double quantile(std::vector<double> values, double q);
 // holds a number that is not finite, or an option is out of range.
 Interval bootstrap_mean(std::span<const double> scores, const BootstrapOptions& options = {});
 
+// The same for several scores of the same examples, [columns][n], which are resampled together:
+// each interval is what bootstrap_mean gives for its column. UserError also if the lengths differ.
+std::vector<Interval> bootstrap_means(const std::vector<std::span<const double>>& columns,
+                                      const BootstrapOptions& options = {});
+
 // The mean of a[i] - b[i], resampling examples so that the pairs stay together: an interval that
 // leaves out 0 says that the two systems differ on such examples. UserError if lengths differ.
 Interval bootstrap_difference(std::span<const double> a, std::span<const double> b,

@@ -31,6 +31,8 @@ contexture_fuzz(config LINK core SEEDS ${contexture_fuzz_folder}/seeds/config.js
 if(TARGET data)
   set(seeds ${contexture_fuzz_folder}/seeds)
   contexture_fuzz(jsonl LINK data SEEDS ${seeds}/corpus.jsonl)
+  file(GLOB foreign_seeds ${seeds}/foreign/*)
+  contexture_fuzz(foreign LINK data SEEDS ${foreign_seeds})
   contexture_fuzz(tar LINK data SEEDS ${seeds}/shard.tar ${seeds}/shard.tar.gz)
   contexture_fuzz(image LINK data SEEDS ${seeds}/gray.png ${seeds}/color.jpg ${seeds}/color.bmp ${seeds}/color.tif
                   ${seeds}/color.webp)
