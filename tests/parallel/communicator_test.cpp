@@ -341,7 +341,7 @@ TEST_P(Survivors, EndAtOnceWhenOneIsKilledAndNameIt) {
   const auto outcomes = testing::run_processes(
       "reduce_for_ever", 4, 60,
       [&](const std::vector<pid_t>& ids) {
-        std::this_thread::sleep_for(std::chrono::seconds(3));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
         killed = now_s();
         ::kill(ids[dead], SIGKILL);
       },
@@ -356,7 +356,7 @@ TEST_P(Survivors, EndAtTheDeadlineWhenOneIsStoppedAndNameIt) {
   const auto outcomes = testing::run_processes(
       "reduce_for_ever", 4, 2,
       [&](const std::vector<pid_t>& ids) {
-        std::this_thread::sleep_for(std::chrono::seconds(3));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
         ::kill(ids[dead], SIGSTOP);
         std::this_thread::sleep_for(std::chrono::seconds(6));
         ::kill(ids[dead], SIGKILL);

@@ -94,7 +94,7 @@ inline int free_port() {  // until somebody else takes it
   return listener.port;
 }
 
-// The process of one rank: its words come through a pipe as "kind text".
+// The process of one rank: through a pipe come a line end once it is connected and at its end "kind text".
 class RankProcess {
  public:
   RankProcess(const std::string& name, const Rendezvous& at, double deadline_s) {
@@ -117,24 +117,34 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   ~RankProcess() { end(); }
   pid_t pid() const { return pid_; }
+  void wait_until_connected() {
+    const double until = now_s() + 60;
+    while (text_.empty() && read_some(until)) {
+    }
+  }
   // Waits for its end; killed after 60 s.
   Outcome outcome() {
-    std::string text;
     const double until = now_s() + 60;
-    char buffer[4096];
-    pollfd wait{from_, POLLIN, 0};
-    while (now_s() < until && ::poll(&wait, 1, 1000) >= 0) {
-      if (wait.revents == 0) continue;
-      const ssize_t n = ::read(from_, buffer, sizeof buffer);
-      if (n <= 0) break;
-      text.append(buffer, static_cast<size_t>(n));
+    while (read_some(until)) {
     }
     end();
+    const std::string text = text_.rfind('\n', 0) == 0 ? text_.substr(1) : text_;
     const size_t space = text.find(' ');
     return space == std::string::npos ? Outcome{"killed", text} : Outcome{text.substr(0, space), text.substr(space + 1)};
   }
 
  private:
+  // False at its end and when the time is over.
+  bool read_some(double until) {
+    char buffer[4096];
+    pollfd wait{from_, POLLIN, 0};
+    while (::poll(&wait, 1, 1000) == 0) {
+      if (now_s() > until) return false;
+    }
+    const ssize_t n = ::read(from_, buffer, sizeof buffer);
+    if (n > 0) text_.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
   void end() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -144,9 +154,10 @@ class RankProcess {
   }
   pid_t pid_ = 0;
   int from_ = -1;
+  std::string text_;
 };
 
-// `meanwhile` gets the processes' ids once they have started. The store is served by this process, or by rank 0.
+// `meanwhile` gets the processes' ids once all are connected. The store is served by this process, or by rank 0.
 inline std::vector<Outcome> run_processes(const std::string& name, int size, double deadline_s,
                                           const std::function<void(const std::vector<pid_t>&)>& meanwhile = {},
                                           bool rank_0_serves = false) {
@@ -163,7 +174,10 @@ inline std::vector<Outcome> run_processes(const std::string& name, int size, dou
     ranks.push_back(std::make_unique<RankProcess>(name, at, deadline_s));
     ids.push_back(ranks.back()->pid());
   }
-  if (meanwhile) meanwhile(ids);
+  if (meanwhile) {
+    for (auto& rank : ranks) rank->wait_until_connected();
+    meanwhile(ids);
+  }
   std::vector<Outcome> out;
   for (auto& rank : ranks) out.push_back(rank->outcome());
   return out;
@@ -179,15 +193,17 @@ inline bool run_as_rank(int argc, char** argv) {
   at.port = std::stoi(argv[5]);
   at.store_is_served = std::stoi(argv[6]) != 0;
   const double deadline_s = std::stod(argv[7]);
+  const int out = std::stoi(argv[8]);
   std::shared_ptr<Communicator> world;
   const Outcome outcome = outcome_of([&] {
-    world = connect(at, "gloo", 30);
+    world = connect(at, "gloo", 60);
     world->set_deadline(deadline_s);
+    if (::write(out, "\n", 1) != 1) throw std::runtime_error("nobody listens");
     scenarios().at(argv[2])(*world);
   });
-  if (outcome.kind == "wrong") world->abort(outcome.text);
+  if (outcome.kind == "wrong" && world) world->abort(outcome.text);
   const std::string text = outcome.kind + " " + outcome.text;
-  if (::write(std::stoi(argv[8]), text.data(), text.size()) < 0) std::cerr << text << "\n";
+  if (::write(out, text.data(), text.size()) < 0) std::cerr << text << "\n";
   return true;
 }
 
