@@ -19,6 +19,8 @@ std::vector<WireShape> Score::shapes(const Pass& pass) const {
   return {{{pass.feed("slot.query").numel()}, parallel::wide_dtype(store_->all().front()->value.scalar_type())}};
 }
 
+double Score::forward_flops(const Pass&) const { return 0.0; }  // a dot product a slot
+
 Tensors Score::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor &query = pass.feed("slot.query"), &doc = pass.feed("slot.doc"), &cell = pass.feed("slot.cell");
   const int64_t* shape = pass.feed("slot.shape").data_ptr<int64_t>();  // CPU: inputs, most slots of one
@@ -40,11 +42,11 @@ DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int
             : config.fusion == "prefix"   ? std::vector<std::string>{concat("dec.h.", index), "slot.log_prob"}
                                           : std::vector<std::string>{concat("dec.h.", index)},
             {concat("dec.h.", index + 1)}),
-      config_(config) {
+      config_(config), memory_tower_(memory_wire.substr(0, memory_wire.find('.'))) {
   const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init, parallel::Split split) {
     return &use(store, concat("decoder.layer.", index, ".", name), std::move(shape), init, std::move(split));
   };
-  attention_ = self_attention(config, config.decoder_layers, store.tp(), declare);
+  attention_ = self_attention(config, config.decoder_layers, tensor_parallel::group_of(store), declare);
   if (config.reads_documents(index)) {
     const int64_t q = config.heads * config.head_width, G = config.kv_heads, K = config.head_width;
     cross_norm_ = declare("cross.norm", {config.width}, Init::constant(1.0), {});
@@ -54,29 +56,39 @@ DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int
     null_k_ = declare("cross.null_k", {1, G, K}, Init::constant(0.0), {1, {G}});
     null_v_ = declare("cross.null_v", {1, G, K}, Init::constant(0.0), {1, {G}});
   }
-  mlp_ = feed_forward(config, config.decoder_layers, store.tp(), declare);
+  mlp_ = feed_forward(config, config.decoder_layers, tensor_parallel::group_of(store), declare);
 }
 
-std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const { return layers::rows(pass, "dec", *attention_.norm, config_.width); }
+std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const { return layers::rows(pass, "dec", *attention_.norm, config_.width, attention_.group); }
 
 std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor& states_MD) const {
-  const at::Tensor kv = ops::column_linear(states_MD, cross_kv_->value, attention_.tp)
+  const at::Tensor kv = ops::column_linear(states_MD, cross_kv_->value, attention_.group.ranks)
                             .view({states_MD.size(0), 2, attention_.kv_heads, config_.head_width});
   const at::Tensor null = at::stack({null_k_->value, null_v_->value}, 1);
   const std::vector<at::Tensor> parts = at::cat({kv, null}).unbind(1);  // one copy, and gradients joined in one pass
   return {parts[0], parts[1]};
 }
 
-at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND) const {
-  return ops::column_linear(ops::rms_norm(x_ND, cross_norm_->value, config_.norm_eps), cross_q_->value, attention_.tp)
-      .view({x_ND.size(0), attention_.heads, config_.head_width});
+at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND, int64_t num_rows) const {
+  const at::Tensor normed = ops::rms_norm(x_ND, tensor_parallel::for_rows(*cross_norm_, attention_.group), config_.norm_eps);
+  return tensor_parallel::enter(normed, cross_q_->value, attention_.group, num_rows).view({num_rows, attention_.heads, config_.head_width});
 }
 
-at::Tensor DecoderLayer::cross_branch(const at::Tensor& x_ND, const at::Tensor& k, const at::Tensor& v,
+at::Tensor DecoderLayer::cross_branch(const at::Tensor& x_ND, int64_t num_rows, const at::Tensor& k, const at::Tensor& v,
                                       const ops::Segments& memory, const at::Tensor& bias_P) const {
-  const at::Tensor read_NHK = ops::attention(cross_query(x_ND), k, v, memory, bias_P);
-  return tensor_parallel::reduce(ops::linear(read_NHK.view({x_ND.size(0), attention_.heads * config_.head_width}), cross_out_->value),
-                                 attention_.tp);
+  const at::Tensor read_NHK = ops::attention(cross_query(x_ND, num_rows), k, v, memory, bias_P);
+  return tensor_parallel::leave(ops::linear(read_NHK.view({num_rows, attention_.heads * config_.head_width}), cross_out_->value),
+                                attention_.group);
+}
+
+double DecoderLayer::forward_flops(const Pass& pass) const {
+  const int64_t width = config_.heads * config_.head_width;
+  double flops = Block::forward_flops(pass) + layers::attention_flops(pass, "dec.self", width, /*causal=*/true);
+  if (!reads_documents()) return flops;
+  // Keys and values are made of the memory's rows, not of the decoder's.
+  const auto kv = static_cast<double>(cross_kv_->numel());
+  const double memory = static_cast<double>(pass.feed(memory_tower_ + ".token").numel()), rows = static_cast<double>(pass.feed("dec.token").numel());
+  return flops + 2.0 * (memory - rows) * kv + layers::attention_flops(pass, "memory", width, /*causal=*/false);
 }
 
 Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
@@ -85,20 +97,20 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   const ops::Segments self = segments_feed(pass, "dec.self", /*causal=*/true);
   at::Tensor self_bias;
   if (config_.fusion == "prefix") {
-    self_bias = segment_bias(tensor_parallel::spread(inputs[1], attention_.tp), pass.feed("memory.slot_segment"), self.num_segments());
+    self_bias = segment_bias(tensor_parallel::spread(inputs[1], attention_.group.ranks), pass.feed("memory.slot_segment"), self.num_segments());
   }
   const auto drop = [&](const at::Tensor& branch, const char* place) {
-    return layers::dropout(branch, config_.dropout, pass, "dec", name() + place);
+    return layers::dropout(branch, config_.dropout, pass, "dec", name() + place, attention_.group);
   };
   x_ND = x_ND + drop(attention_.finish(ops::attention(q, k, v, self, self_bias)), ".attention");
   if (reads_documents()) {
     const ops::Segments memory = segments_feed(pass, "memory", /*causal=*/false);
     const auto [mk, mv] = project_memory(inputs[1]);
     const at::Tensor bias =
-        segment_bias(tensor_parallel::spread(inputs[2], attention_.tp), pass.feed("memory.slot_segment"), memory.num_segments());
-    x_ND = x_ND + drop(cross_branch(x_ND, mk, mv, memory, bias), ".cross");
+        segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks), pass.feed("memory.slot_segment"), memory.num_segments());
+    x_ND = x_ND + drop(cross_branch(x_ND, q.size(0), mk, mv, memory, bias), ".cross");
   }
-  return {x_ND + drop(mlp_.branch(x_ND), ".mlp")};
+  return {x_ND + drop(mlp_.branch(x_ND, q.size(0)), ".mlp")};
 }
 
 at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
@@ -108,13 +120,13 @@ at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position
   cache.k_MGK.index_copy_(0, rows_N, k);
   cache.v_MGK.index_copy_(0, rows_N, v);
   at::Tensor y_ND = x_ND + attention_.finish(ops::attention(q, cache.k_MGK, cache.v_MGK, self, self_bias_P));
-  if (reads_documents()) y_ND = y_ND + cross_branch(y_ND, cache.memory_k_MGK, cache.memory_v, memory, bias_P);
-  return y_ND + mlp_.branch(y_ND);
+  if (reads_documents()) y_ND = y_ND + cross_branch(y_ND, y_ND.size(0), cache.memory_k_MGK, cache.memory_v, memory, bias_P);
+  return y_ND + mlp_.branch(y_ND, y_ND.size(0));
 }
 
 at::Tensor DecoderLayer::memory_share(const at::Tensor& x_ND, const ops::Segments& memory, const at::Tensor& bias_P,
                                       const LayerCache& cache) const {
-  return ops::attention_share(cross_query(x_ND), cache.memory_k_MGK, memory, bias_P);
+  return ops::attention_share(cross_query(x_ND, x_ND.size(0)), cache.memory_k_MGK, memory, bias_P);
 }
 
 }  // namespace contexture::model

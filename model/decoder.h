@@ -11,6 +11,7 @@ class Score : public parallel::Block {
   Score(const parallel::ParameterStore& store, const ModelConfig& config);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
  private:
   const parallel::ParameterStore* store_;  // its dtype is that of the scores
@@ -29,6 +30,7 @@ class DecoderLayer : public parallel::Block {
   DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
   // The same layer on new rows only. `rows`: where in the cache the new keys go. bias_P: per memory segment.
   at::Tensor step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
@@ -42,10 +44,11 @@ class DecoderLayer : public parallel::Block {
                           const LayerCache& cache) const;
 
  private:
-  at::Tensor cross_query(const at::Tensor& x_ND) const;  // [N, H, K]
-  at::Tensor cross_branch(const at::Tensor& x_ND, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
+  at::Tensor cross_query(const at::Tensor& x_ND, int64_t num_rows) const;  // [N, H, K]
+  at::Tensor cross_branch(const at::Tensor& x_ND, int64_t num_rows, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
                           const at::Tensor& bias_P) const;
   ModelConfig config_;
+  std::string memory_tower_;
   SelfAttention attention_;
   FeedForward mlp_;
   const parallel::Parameter *cross_norm_ = nullptr, *cross_q_ = nullptr, *cross_kv_ = nullptr, *cross_out_ = nullptr,
@@ -62,6 +65,7 @@ class Head : public parallel::Block {
   Head(parallel::ParameterStore& store, const ModelConfig& config, const std::string& memory_wire);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
   // For decoding: log-probabilities over the vocabulary at every row of the pointer feeds, [B * T, vocab], fp32 or wider.
   // state_ND: the states that pointer.row counts in.

@@ -68,6 +68,18 @@ std::vector<WireShape> Head::shapes(const Pass& pass) const {
   return {{{}, at::kDouble}, {{pass.feed("target.token").numel()}, parallel::wide_dtype(weight_->value.scalar_type())}};
 }
 
+double Head::forward_flops(const Pass& pass) const {
+  const auto targets = static_cast<double>(pass.feed("target.token").numel()), D = static_cast<double>(weight_->shape[1]);
+  double flops = targets * static_cast<double>(weight_->numel());
+  if (copies_) {
+    const int64_t* shape = pass.feed("pointer.shape").data_ptr<int64_t>();
+    const auto rows = static_cast<double>(shape[0] * shape[1]), keys = static_cast<double>(shape[2]), C = static_cast<double>(query_->shape[0]);
+    const auto memory = static_cast<double>(pass.feed(memory_tower_ + ".token").numel());
+    flops += rows * C * D + memory * C * D + rows * keys * (C + D) + targets * D * D;
+  }
+  return 2.0 * flops;
+}
+
 Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor& target_M = pass.feed("target.token");
   const at::ScalarType wide = parallel::wide_dtype(inputs[0].scalar_type());

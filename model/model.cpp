@@ -7,7 +7,8 @@
 
 namespace contexture::model {
 
-Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp) : config_(config), store_(std::move(tp)) {
+Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp, bool shares_rows)
+    : config_(config), store_(std::move(tp), shares_rows) {
   config.validate();
   config.validate_split(store_.part().size);
   const std::string documents = "encoder";
@@ -100,43 +101,10 @@ at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequen
   return out;
 }
 
-double Model::forward_flops(const Microbatch& microbatch) const {
-  const ModelConfig& c = config_;
-  const double D = c.width, q = c.heads * c.head_width, kv = c.kv_heads * c.head_width, F = c.ffn_width;
-  const double layer = D * (q + 2 * kv) + q * D + 3 * D * F;  // multiply-adds a row
-  const auto rows = [&](const Sequence& s) { return static_cast<double>(s.tokens.size() + (s.patches ? c.num_patches() : 0)); };
-  const auto encode = [&](double n, bool picture) {
-    return n * c.encoder_layers * (layer + 2 * n * q) + n * (c.token_shift ? D * D : 0) +
-           (picture ? c.num_patches() * c.patch_width() * D : 0);
-  };
-  double total = 0;
-  double document_rows = 0;
-  for (const Sequence& d : microbatch.documents) {
-    total += encode(rows(d), d.patches != nullptr);
-    document_rows += rows(d);
-  }
-  int64_t cross = 0;
-  for (int64_t i = 0; i < c.decoder_layers; ++i) cross += c.reads_documents(i) ? 1 : 0;
-  if (c.fusion != "fid") total += document_rows * static_cast<double>(cross) * 2 * kv * D;
-  if (c.copy_head && c.fusion == "memory") total += document_rows * 2 * c.copy_width * D;
-  for (const Sequence& query : microbatch.extra_queries) total += encode(rows(query), query.patches != nullptr);
-  for (const Input& input : microbatch.inputs) {
-    double n = rows(input.prompt) + std::max<double>(0, static_cast<double>(input.target.size()) - 1), memory = 1;
-    total += encode(rows(input.query), input.query.patches != nullptr);
-    for (const int32_t d : input.documents) {
-      const double m = rows(microbatch.documents[d]);
-      if (c.fusion == "fid") {
-        const double joint = m + static_cast<double>(input.prompt.tokens.size());
-        total += encode(joint, microbatch.documents[d].patches != nullptr) + joint * static_cast<double>(cross) * 2 * kv * D;
-      }
-      memory += m;
-    }
-    if (c.fusion == "prefix") n += memory;
-    total += n * c.decoder_layers * (layer + n * q) + n * static_cast<double>(cross) * (2 * D * q + 2 * memory * q) +
-             n * (c.token_shift ? D * D : 0) + (input.prompt.patches ? c.num_patches() * c.patch_width() * D : 0);
-    total += static_cast<double>(input.target.size()) * (D * c.vocab + (c.copy_head ? memory * (c.copy_width + D) + D * D : 0));
-  }
-  return 2 * total;
+double Model::forward_flops(const parallel::Pass& pass) const {
+  double flops = 0.0;
+  for (const auto& block : blocks_) flops += block->forward_flops(pass);
+  return flops;
 }
 
 }  // namespace contexture::model

@@ -12,8 +12,9 @@ namespace contexture::model {
 // no memory. Not thread-safe; two models do not share anything.
 class Model {
  public:
-  // tp: the group that shares every layer (tensor parallelism); null: none. Throws UsageError when the config is invalid.
-  explicit Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp = nullptr);
+  // tp: the group that shares every layer (tensor parallelism); null: none. shares_rows: and the rows between its branches (sequence
+  // parallelism). Throws UsageError when the config is invalid.
+  explicit Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp = nullptr, bool shares_rows = false);
 
   const ModelConfig& config() const { return config_; }
   const parallel::BlockList& blocks() const { return blocks_; }
@@ -41,8 +42,8 @@ class Model {
   at::Tensor embed(const std::string& tower, const std::vector<const Sequence*>& sequences, const RunPass& run,
                    const std::function<int64_t(int64_t)>& agree_on_passes, int64_t max_rows = 16384) const;
 
-  // Multiply-adds x 2 of one forward pass over this microbatch, by part; backward costs twice that.
-  double forward_flops(const Microbatch& microbatch) const;
+  // Multiply-adds x 2 of one forward pass; backward costs twice that.
+  double forward_flops(const parallel::Pass& pass) const;
 
  private:
   void add_tower(const std::string& tower, const std::string& prefix, const std::string& role);

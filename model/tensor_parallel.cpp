@@ -3,6 +3,10 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
+#include "model/ops.h"
+
 namespace contexture::model::tensor_parallel {
 namespace {
 
@@ -59,9 +63,94 @@ struct TargetLogProb : Function<TargetLogProb> {
   }
 };
 
+// Rows of all ranks, one below another. Parts differ by one row at most: they travel padded.
+at::Tensor gathered(const at::Tensor& own, int64_t num_rows, Communicator* tp) {
+  const int64_t n = tp->size(), most = (num_rows + n - 1) / n, D = own.size(1);
+  const at::Tensor padded = at::zeros({most, D}, own.options()), all = at::empty({n, most, D}, own.options());
+  padded.narrow(0, 0, own.size(0)).copy_(own);
+  tp->all_gather(all.view(-1), padded.view(-1)).wait();
+  std::vector<at::Tensor> parts;
+  for (int r = 0; r < n; ++r) {
+    const auto [begin, end] = parallel::part_of(num_rows, {r, static_cast<int>(n)});
+    parts.push_back(all[r].narrow(0, 0, end - begin));
+  }
+  return at::cat(parts);
+}
+
+// This rank's rows of the sum over all ranks.
+at::Tensor scattered(const at::Tensor& partial_ND, Communicator* tp) {
+  const int64_t n = tp->size(), N = partial_ND.size(0), most = (N + n - 1) / n, D = partial_ND.size(1);
+  const at::Tensor padded = at::zeros({n, most, D}, partial_ND.options()), own = at::empty({most, D}, partial_ND.options());
+  for (int r = 0; r < n; ++r) {
+    const auto [begin, end] = parallel::part_of(N, {r, static_cast<int>(n)});
+    padded[r].narrow(0, 0, end - begin).copy_(partial_ND.narrow(0, begin, end - begin));
+  }
+  tp->reduce_scatter(own.view(-1), padded.view(-1)).wait();
+  const auto [begin, end] = parallel::part_of(N, {tp->rank(), static_cast<int>(n)});
+  return own.narrow(0, 0, end - begin);
+}
+
+at::Tensor slice(const at::Tensor& all_ND, Communicator* tp) {
+  const auto [begin, end] = parallel::part_of(all_ND.size(0), {tp->rank(), tp->size()});
+  return all_ND.narrow(0, begin, end - begin).contiguous();
+}
+
+// The four ways between own rows and all rows: what goes one way in forward comes back the other way in backward.
+enum class Way { kGather, kScatterSum, kSlice };
+
+at::Tensor go(Way way, const at::Tensor& t, int64_t num_rows, Communicator* tp) {
+  return way == Way::kGather ? gathered(t, num_rows, tp) : way == Way::kScatterSum ? scattered(t, tp) : slice(t, tp);
+}
+
+struct Rows : Function<Rows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, int64_t there, int64_t back, int64_t num_rows, int64_t tp) {
+    ctx->saved_data["tp"] = tp;
+    ctx->saved_data["back"] = back;
+    ctx->saved_data["num_rows"] = num_rows;
+    return go(static_cast<Way>(there), t, num_rows, reinterpret_cast<Communicator*>(tp));
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::Tensor none;
+    return {go(static_cast<Way>(ctx->saved_data["back"].toInt()), grads[0], ctx->saved_data["num_rows"].toInt(), group(ctx)), none, none, none, none};
+  }
+};
+
+at::Tensor move(const at::Tensor& t, Way there, Way back, int64_t num_rows, const Group& group) {
+  return Rows::apply(t, static_cast<int64_t>(there), static_cast<int64_t>(back), num_rows, reinterpret_cast<int64_t>(group.ranks));
+}
+
 int64_t begin_of(const parallel::Parameter& table) { return parallel::part_of(table.shape[0], table.part).first; }
 
 }  // namespace
+
+std::pair<int64_t, int64_t> Group::rows(int64_t num_rows) const {
+  if (!shares_rows()) return {0, num_rows};
+  return parallel::part_of(num_rows, {ranks->rank(), ranks->size()});
+}
+
+Group group_of(const parallel::ParameterStore& store) { return {store.tp(), store.shares_rows()}; }
+
+at::Tensor enter(const at::Tensor& rows, const at::Tensor& w, const Group& group, int64_t num_rows) {
+  if (!group.shares_rows()) return ops::column_linear(rows, w, group.ranks);
+  return ops::linear(move(rows, Way::kGather, Way::kScatterSum, num_rows, group), w);
+}
+
+at::Tensor leave(const at::Tensor& partial_ND, const Group& group) {
+  if (!group.shares_rows()) return reduce(partial_ND, group.ranks);
+  return move(partial_ND, Way::kScatterSum, Way::kGather, partial_ND.size(0), group);
+}
+
+at::Tensor for_rows(const parallel::Parameter& parameter, const Group& group) {
+  return group.shares_rows() ? spread(parameter.value, group.ranks) : parameter.value;
+}
+
+at::Tensor own_rows(const at::Tensor& all_ND, const Group& group) {
+  return group.shares_rows() ? move(all_ND, Way::kSlice, Way::kGather, all_ND.size(0), group) : all_ND;
+}
+
+at::Tensor all_rows(const at::Tensor& own, const Group& group, int64_t num_rows) {
+  return group.shares_rows() ? move(own, Way::kGather, Way::kSlice, num_rows, group) : own;
+}
 
 at::Tensor reduce(const at::Tensor& partial, Communicator* tp) {
   return tp == nullptr ? partial : Reduce::apply(partial, reinterpret_cast<int64_t>(tp));

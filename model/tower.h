@@ -14,10 +14,11 @@ class Embed : public parallel::Block {
   Embed(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
-  parallel::Communicator* tp_;
+  tensor_parallel::Group group_;
   const parallel::Parameter *token_, *patch_, *patch_position_, *shift_ = nullptr, *role_ = nullptr;
 };
 
@@ -27,7 +28,7 @@ struct SelfAttention {
   const parallel::Parameter *norm, *qkv, *out;
   int64_t heads, kv_heads, head_width;  // of this rank
   double rope_theta, eps;
-  parallel::Communicator* tp;
+  tensor_parallel::Group group;
   // Fresh queries, keys and values of x_ND, rotated: views of one tensor, [N, H, K], [N, G, K], [N, G, K].
   std::array<at::Tensor, 3> project(const at::Tensor& x_ND, const at::Tensor& position_N) const;
   at::Tensor finish(const at::Tensor& attended_NHK) const;  // [N, D], without the residual
@@ -37,8 +38,8 @@ struct SelfAttention {
 struct FeedForward {
   const parallel::Parameter *norm, *in, *out;
   double eps;
-  parallel::Communicator* tp;
-  at::Tensor branch(const at::Tensor& x_ND) const;  // without the residual
+  tensor_parallel::Group group;
+  at::Tensor branch(const at::Tensor& x_ND, int64_t num_rows) const;  // without the residual
 };
 
 // Bidirectional encoder layer: wire `tower`.h.{i} to `tower`.h.{i+1}.
@@ -48,9 +49,11 @@ class EncoderLayer : public parallel::Block {
                const std::string& prefix, int64_t index);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
+  int64_t heads_width_;  // of all ranks' query heads together
   double dropout_;
   SelfAttention attention_;
   FeedForward mlp_;
@@ -66,6 +69,7 @@ class FinalNorm : public parallel::Block {
 
  private:
   std::string tower_;
+  tensor_parallel::Group group_;
   const parallel::Parameter* gain_;
   double eps_;
 };
@@ -76,6 +80,7 @@ class Pool : public parallel::Block {
   Pool(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& prefix);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  double forward_flops(const parallel::Pass& pass) const override;
 
  private:
   std::string tower_;
@@ -85,10 +90,13 @@ class Pool : public parallel::Block {
 
 // Used by the decoder too.
 namespace layers {
-// The shape of a tower's rows, in the dtype of `like`.
-std::vector<parallel::WireShape> rows(const parallel::Pass& pass, const std::string& tower, const parallel::Parameter& like, int64_t width);
+// Multiply-adds x 2 of attention: each query row with each key row it may read, for `width` numbers, twice.
+double attention_flops(const parallel::Pass& pass, const std::string& segments, int64_t width, bool causal);
+// The shape of a tower's rows (this rank's, if shared out), in the dtype of `like`.
+std::vector<parallel::WireShape> rows(const parallel::Pass& pass, const std::string& tower, const parallel::Parameter& like, int64_t width,
+                                      const tensor_parallel::Group& group);
 at::Tensor dropout(const at::Tensor& branch_ND, double p, const parallel::Pass& pass, const std::string& tower,
-                   const std::string& place);
+                   const std::string& place, const tensor_parallel::Group& group);
 }  // namespace layers
 
 }  // namespace contexture::model

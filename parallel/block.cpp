@@ -21,6 +21,14 @@ const Parameter& Block::use(ParameterStore& store, const std::string& name, std:
   return parameter;
 }
 
+double Block::forward_flops(const Pass& pass) const {
+  const WireShape first = shapes(pass).front();
+  const double rows = first.sizes.empty() ? 1.0 : static_cast<double>(first.sizes[0]);
+  double matrices = 0.0;
+  for (const Parameter* p : parameters_) matrices += p->shape.size() == 2 ? static_cast<double>(p->numel()) : 0.0;
+  return 2.0 * rows * matrices;
+}
+
 std::vector<Wire> wires_of(const BlockList& blocks) {
   std::vector<Wire> wires;
   std::map<std::string, size_t> index;

@@ -53,6 +53,9 @@ class Block {
   // The shapes of the outputs for these feeds, without computing them. Called on ranks that don't own the block, too.
   virtual std::vector<WireShape> shapes(const Pass& pass) const = 0;
 
+  // Multiply-adds x 2 of one forward: by default, each row of the first output times each of the block's matrices.
+  virtual double forward_flops(const Pass& pass) const;
+
   const std::string& name() const { return name_; }
   const std::vector<std::string>& inputs() const { return inputs_; }
   const std::vector<std::string>& outputs() const { return outputs_; }

@@ -10,6 +10,7 @@ struct ParallelConfig {
   int64_t dp = 0;
   int64_t pp = 1;
   int64_t tp = 1;
+  bool sequence = false;
   std::string order = "dp,pp,tp";
   std::string schedule = "1f1b";
   int64_t chunks = 1;
@@ -27,6 +28,7 @@ struct ParallelConfig {
     visit("dp", dp, "replicas (data parallelism); 0: as many as pp and tp leave ranks for");
     visit("pp", pp, "pipeline ranks; 1: off");
     visit("tp", tp, "tensor-parallel ranks; 1: off");
+    visit("sequence", sequence, "tensor-parallel ranks also share out the rows between a layer's branches: less memory, same bytes sent");
     visit("order", order, "mesh axes, the fastest-varying rank last");
     visit("schedule", schedule, "gpipe, 1f1b, interleaved, zb_h1 or list");
     visit("chunks", chunks, "stages per pipeline rank (interleaved)");

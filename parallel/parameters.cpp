@@ -69,8 +69,9 @@ at::ScalarType wide_dtype(at::ScalarType compute) {
   return compute == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-ParameterStore::ParameterStore(std::shared_ptr<Communicator> tp) : tp_(std::move(tp)) {
+ParameterStore::ParameterStore(std::shared_ptr<Communicator> tp, bool shares_rows) : tp_(std::move(tp)) {
   if (tp_ && tp_->size() == 1) tp_.reset();
+  shares_rows_ = shares_rows && tp_;
   if (tp_) part_ = {tp_->rank(), tp_->size()};
 }
 

@@ -60,8 +60,9 @@ struct Parameter {
 // Owns the parameters; addresses stay valid for the store's life. Not thread-safe.
 class ParameterStore {
  public:
-  // tp: the tensor-parallel group whose part of every parameter this store holds; null: the whole.
-  explicit ParameterStore(std::shared_ptr<Communicator> tp = nullptr);
+  // tp: the tensor-parallel group whose part of every parameter this store holds; null: the whole. shares_rows: blocks
+  // share the rows between their branches out over the group, too (sequence parallelism).
+  explicit ParameterStore(std::shared_ptr<Communicator> tp = nullptr, bool shares_rows = false);
   // Declares a parameter, or returns the one that already has this name: that is how blocks share weights.
   // Throws Bug when the shapes differ.
   Parameter& declare(const std::string& name, std::vector<int64_t> shape, Init init, Split split = {});
@@ -82,9 +83,11 @@ class ParameterStore {
   int64_t num_elements() const;  // logical
   Part part() const { return part_; }
   Communicator* tp() const { return tp_.get(); }  // null: not split
+  bool shares_rows() const { return shares_rows_; }
 
  private:
   std::shared_ptr<Communicator> tp_;
+  bool shares_rows_ = false;
   Part part_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // in order of declaration
   std::map<std::string, Parameter*> by_name_;

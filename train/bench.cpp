@@ -103,6 +103,7 @@ Json bench_training(const BenchShape& shape, const std::string& fusion, const st
   CONTEXTURE_INVARIANT(losses.back() < losses.front(), "the loss did not fall: ", losses.front(), " to ", losses.back());
   std::sort(seconds.begin(), seconds.end());
   const double step_s = median(seconds);
+  const parallel::Feeds feeds = model::make_feeds(config.model, assembled.batches[0], model.dtype(), at::kCPU);
   Json blocks = Json::object();
   for (const auto& [name, time] : engine.pipeline().times()) {
     blocks[name] = {{"forward_s", time.forward_s / static_cast<double>(warmup + steps)},
@@ -112,7 +113,7 @@ Json bench_training(const BenchShape& shape, const std::string& fusion, const st
           {"config", {{"peer", "contexture"}, {"shape", shape.name}, {"fusion", fusion}, {"precision", precision}, {"steps", steps},
                       {"threads", at::get_num_threads()}, {"step_s", step_s}, {"fastest_step_s", seconds.front()},
                       {"slowest_step_s", seconds.back()}, {"cpu_step_s", median(cpu_seconds)}, {"parameters", model.parameters().num_elements()},
-                      {"gflop_per_s", 3 * model.forward_flops(assembled.batches[0]) / step_s / 1e9}, {"blocks", blocks}}}};
+                      {"gflop_per_s", 3 * model.forward_flops(parallel::Pass(feeds)) / step_s / 1e9}, {"blocks", blocks}}}};
 }
 
 }  // namespace contexture::train

@@ -280,7 +280,7 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
       stats.target_tokens += batches[m].target_tokens();
       stats.rows += batches[m].rows(config.model);
       stats.distinct += static_cast<int64_t>(assembled.rows[m].size());
-      stats.flops += 3 * model.forward_flops(batches[m]);
+      stats.flops += 3 * model.forward_flops(passes[m]);
       for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
     }
     for (size_t i = 0; lookup != nullptr && i < step.inputs.size(); ++i) {

@@ -1,6 +1,7 @@
 // Training over processes: the same numbers, and what happens when one of them dies, stops or is told to end.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <fstream>
@@ -144,6 +145,39 @@ TEST(Parallel, SigtermToOneRankSavesOnAllAndExits75) {
                                           {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(resumed.json()["steps"], step + 2);
+}
+
+// Files may not grow beyond a size, as on a full disk or quota.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Parallel, AFullDiskLosesNothingThatWasComplete) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run";
+  const Arguments command = tiny_training(run, set({"train.steps=8", "checkpoint.every=4", "parallel.pp=2", "eval.every=0"}));
+  ASSERT_EQ(run_program(launched(2, with(command, {"--set", "train.stop_at=4"}))).code, 0);
+  {
+    const FileLimit limit(60 << 10);  // less than a rank's moments
+    const Result result = run_program(launched(2, with(command, {"--resume"})));
+    EXPECT_NE(result.code, 0);
+    EXPECT_TRUE(contains(result.err, "step-00000008")) << result.err;
+    EXPECT_TRUE(contains(result.err, "File too large")) << result.err;
+  }
+  EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);  // the newest complete one: step 4
+  const Result resumed = run_program(launched(2, with(command, {"--resume", "--json"})));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json()["steps"], 8);
+  EXPECT_EQ(losses(run).size(), 8u);
 }
 
 TEST(Parallel, ReshardWritesOneFileEach) {

@@ -71,10 +71,11 @@ inline const std::vector<Factor>& factors() {
       {"shared", {"replicate", "colocate"}},
       {"dropout", {"0", "0.1"}},
       {"microbatches", {"1", "2", "3", "4"}},
-      {"partitioner", {"uniform", "parameters"}}};
+      {"partitioner", {"uniform", "parameters"}},
+      {"sequence", {"false", "true"}}};
   return all;
 }
-using Cell = std::array<uint8_t, 10>;
+using Cell = std::array<uint8_t, 11>;
 
 inline std::array<int, 3> layout_of(const Cell& cell) {
   const std::string& text = factors()[0].values[cell[0]];
@@ -88,6 +89,7 @@ inline bool is_valid(const Cell& cell) {
   const int microbatches = cell[8] + 1;
   if (pp == 1 && (cell[1] != 1 || cell[6] != 0 || cell[9] != 0)) return false;
   if (dp == 1 && cell[2] != 0) return false;
+  if (tp == 1 && cell[10] != 0) return false;
   if (schedule == "interleaved" && microbatches % pp != 0) return false;
   if (cell[6] == 1 && schedule != "list") return false;
   return dp * microbatches <= 10;  // the batch
@@ -116,6 +118,7 @@ inline RunConfig configured(RunConfig config, const Cell& cell) {
   config.model.dropout = std::stod(value(7));
   p.microbatches = std::stoi(value(8));
   p.partitioner = value(9);
+  p.sequence = value(10) == "true";
   return config;
 }
 
