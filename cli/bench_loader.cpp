@@ -53,11 +53,13 @@ int64_t pass(const Options& options, const std::string& shards) {
   data::BadRecords bad;
   const data::Corpus corpus = data::read_corpus(shards, bad);
   const int64_t count = static_cast<int64_t>(corpus.documents.size()), side = options.side;
+  data::ImageOptions decode;
+  decode.shrunk_to = options.side;
   const auto make = [&](int64_t step) {
     std::vector<uint8_t> batch;
     for (int64_t i = step * kBatch; i < std::min(count, (step + 1) * kBatch); ++i) {
       const std::string& name = corpus.documents[i].image;
-      const data::Image image = data::resize(data::decode_image(corpus.images->read(name), {}, name), options.side, options.side);
+      const data::Image image = data::resize(data::decode_image(corpus.images->read(name), decode, name), options.side, options.side);
       batch.insert(batch.end(), image.rgb.begin(), image.rgb.end());
     }
     return batch;

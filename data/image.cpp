@@ -51,6 +51,23 @@ cv::Mat key_mask(const cv::Mat& mat, const ImageHeader& header) {
   return mask;
 }
 
+// The divisor, 1, 2, 4 or 8, at which a JPEG may be decoded.
+int reduction(const ImageHeader& header, int shrunk_to) {
+  if (header.format != Format::kJpeg || shrunk_to <= 0) return 1;
+  int divisor = 1;
+  while (divisor < 8 && std::min(header.width, header.height) >= int64_t{4} * divisor * shrunk_to) divisor *= 2;
+  return divisor;
+}
+
+int reading_flags(const ImageHeader& header, int divisor) {
+  if (divisor > 1) {
+    return (divisor == 2 ? cv::IMREAD_REDUCED_COLOR_2 : divisor == 4 ? cv::IMREAD_REDUCED_COLOR_4 : cv::IMREAD_REDUCED_COLOR_8) |
+           cv::IMREAD_IGNORE_ORIENTATION;
+  }
+  // A BMP's fourth byte is padding more often than transparency.
+  return header.format == Format::kBmp ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION : cv::IMREAD_UNCHANGED;
+}
+
 cv::Mat to_bytes(const cv::Mat& mat, const std::string& source) {
   if (mat.depth() == CV_8U) return mat;
   CONTEXTURE_DATA_REQUIRE(
@@ -125,16 +142,14 @@ Image decode_image(std::span<const std::byte> bytes, const ImageOptions& options
   try {
     const cv::Mat raw(1, static_cast<int>(bytes.size()), CV_8U,
                       const_cast<void*>(static_cast<const void*>(bytes.data())));
-    // A BMP's fourth byte is padding more often than transparency.
-    const int flags = header.format == Format::kBmp
-                          ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION
-                          : cv::IMREAD_UNCHANGED;
-    const cv::Mat decoded = cv::imdecode(raw, flags);
+    const int divisor = reduction(header, options.shrunk_to);
+    const cv::Mat decoded = cv::imdecode(raw, reading_flags(header, divisor));
     CONTEXTURE_DATA_REQUIRE(!decoded.empty(), source, ": the ",
                             internal::format_name(header.format),
                             " data is damaged and can't be decoded.");
     // OpenCV turns TIFFs upright itself, and only those.
-    const bool as_stored = decoded.rows == header.height && decoded.cols == header.width;
+    const bool as_stored = decoded.rows == (header.height + divisor - 1) / divisor &&
+                           decoded.cols == (header.width + divisor - 1) / divisor;
     const bool turned = decoded.rows == header.width && decoded.cols == header.height;
     CONTEXTURE_DATA_REQUIRE(as_stored || (turned && header.format == Format::kTiff), source,
                             ": decodes to ", decoded.cols, " x ", decoded.rows,

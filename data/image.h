@@ -21,6 +21,9 @@ struct Image {
 struct ImageOptions {
   int64_t max_pixels = 64'000'000;                   // checked from the header, before any allocation
   std::array<uint8_t, 3> background{255, 255, 255};  // shows through where a picture is transparent
+  // What the picture will be shrunk to, in pixels a side: a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size, which
+  // is far quicker, while both sides keep at least twice that many. 0: always whole.
+  int shrunk_to = 0;
 };
 
 struct ImageInfo {

@@ -9,14 +9,14 @@
 
 namespace contexture::retriever::internal {
 
-// Queries transposed into panels of 16 or 8 columns; up to two queries stay as they are.
+// Queries transposed into panels of two registers' columns (the last one perhaps of one); up to two queries stay as they are.
 class QueryPanels {
  public:
   QueryPanels(const float* queries, int64_t num_queries, int64_t dim);
 
   int64_t num_queries() const { return num_queries_; }
   int64_t dim() const { return dim_; }
-  int64_t width() const { return width_; }  // columns of a score row: num_queries rounded up to 8
+  int64_t width() const { return width_; }  // columns of a score row: num_queries rounded up to a register
 
   // scores: [num_rows, width]; columns beyond num_queries hold finite rubbish.
   // Each product is a sum of dim terms in some order: |error| <= gamma(dim) |x| |q|.
@@ -32,7 +32,7 @@ class QueryPanels {
 void to_negative_distances(float* scores, const float* squared_lengths, int64_t num_rows,
                            int64_t width);
 
-// True when some scores[c] >= bars[c], c < width (a multiple of 8).
+// True when some scores[c] >= bars[c], c < width (as QueryPanels::width() gives it).
 bool any_reaches(const float* scores, const float* bars, int64_t width);
 
 }  // namespace contexture::retriever::internal

@@ -239,5 +239,25 @@ TEST(TokenizerCommand, TrainsEncodesAndDecodes) {
   EXPECT_TRUE(contains(unknown.err, "vocab_size")) << unknown.err;
 }
 
+TEST(Bench, EachPartPrintsItsFiguresAsOneObject) {
+  const Result train = run_program({"bench", "train", "--precision", "fp32,bf16", "--fusion", "fid", "--warmup", "1", "--steps", "2",
+                                    "--threads", "1", "--json"});
+  ASSERT_EQ(train.code, 0) << train.err;
+  ASSERT_EQ(train.json()["runs"].size(), 2u);
+  EXPECT_EQ(train.json()["runs"][1]["contexture"]["config"]["precision"], "bf16");
+  EXPECT_GT(train.json()["runs"][1]["contexture"]["examples_per_s"], 0.0);
+  const Result search =
+      run_program({"bench", "search", "--shape", "3x200x20,1x50x7", "--seconds", "0.01", "--threads", "1", "--json"});
+  ASSERT_EQ(search.code, 0) << search.err;
+  EXPECT_EQ(search.json()["runs"][1]["dim"], 7);
+  EXPECT_GT(search.json()["runs"][1]["contexture"]["ms"], 0.0);
+  const Result loader =
+      run_program({"bench", "loader", "--images", "70", "--size", "40", "--side", "16", "--passes", "1", "--json"});
+  ASSERT_EQ(loader.code, 0) << loader.err;
+  EXPECT_GT(loader.json()["contexture"]["images_per_s"], 0.0);
+  EXPECT_EQ(run_program({"bench", "search", "--shape", "3x200"}).code, 2);
+  EXPECT_EQ(run_program({"bench", "train", "--shape", "large"}).code, 2);
+}
+
 }  // namespace
 }  // namespace contexture::cli

@@ -117,6 +117,27 @@ TEST(DecodeImage, ReadsGrayJpegsAsRgb) {
   EXPECT_EQ(p, (std::array<int, 3>{77, 77, 77}));
 }
 
+TEST(DecodeImage, DecodesAJpegSmallerWhereItWillBeShrunk) {
+  Image image{95, 130, std::vector<uint8_t>(95 * 130 * 3)};
+  for (size_t i = 0; i < image.rgb.size(); ++i) image.rgb[i] = static_cast<uint8_t>(i / 3 % 130 + i / 390);
+  const auto jpeg = encode_jpeg(image);
+  const auto size = [&](std::span<const std::byte> bytes, int shrunk_to) {
+    ImageOptions options;
+    options.shrunk_to = shrunk_to;
+    const Image decoded = decode_image(bytes, options);
+    return std::pair(decoded.height, decoded.width);
+  };
+  EXPECT_EQ(size(jpeg, 24), std::pair(95, 130));  // 95 / 2 is under twice 24
+  EXPECT_EQ(size(jpeg, 23), std::pair(48, 65));
+  EXPECT_EQ(size(jpeg, 8), std::pair(24, 33));
+  EXPECT_EQ(size(jpeg, 1), std::pair(12, 17));
+  EXPECT_EQ(size(encode_png(image), 8), std::pair(95, 130));
+  ImageOptions options;
+  options.shrunk_to = 23;
+  const Image quick = resize(decode_image(jpeg, options), 23, 23), whole = resize(decode_image(jpeg), 23, 23);
+  for (size_t i = 0; i < quick.rgb.size(); ++i) EXPECT_NEAR(quick.rgb[i], whole.rgb[i], 4);  // a level or two of each rounding
+}
+
 TEST(DecodeImage, ReducesSixteenBitsToEight) {
   // 0x8000 / 257 = 127.5 rounds to even or up: either is within half a step.
   const auto p =
