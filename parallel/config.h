@@ -35,7 +35,8 @@ struct ParallelConfig {
     visit("microbatches", microbatches, "passes that a replica's share of a step is cut into");
     visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
     visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
-    visit("partitioner", partitioner, "uniform: equal numbers of blocks a stage; parameters: equal weights");
+    visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "
+                                      "typical microbatch: exact, linear, tree or pipedream (docs/partitioning.md)");
     visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
     visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "train/model_trace.h"
 
 namespace contexture::train {
 namespace fs = std::filesystem;
@@ -36,7 +37,7 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
                            tokenizer_path, " has ", tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
   model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence);
-  parallel::Placement placement = parallel::placement_for(config_.parallel, model_->blocks(), groups);
+  parallel::Placement placement = placement_of(config_, *model_, groups);
   model_->materialise(precision_of(config_.train.precision), at::kCPU, config_.run.seed, [&](const parallel::Parameter& p) {
     return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
   });

@@ -71,7 +71,7 @@ inline const std::vector<Factor>& factors() {
       {"shared", {"replicate", "colocate"}},
       {"dropout", {"0", "0.1"}},
       {"microbatches", {"1", "2", "3", "4"}},
-      {"partitioner", {"uniform", "parameters"}},
+      {"partitioner", {"uniform", "parameters", "exact", "tree"}},
       {"sequence", {"false", "true"}}};
   return all;
 }
@@ -92,6 +92,9 @@ inline bool is_valid(const Cell& cell) {
   if (tp == 1 && cell[10] != 0) return false;
   if (schedule == "interleaved" && microbatches % pp != 0) return false;
   if (cell[6] == 1 && schedule != "list") return false;
+  // The tree may give a rank several stages apart, and what must stay together may leave nothing to cut.
+  if (cell[9] == 3 && schedule != "list" && schedule != "gpipe") return false;
+  if (cell[9] >= 2 && (cell[6] == 1 || schedule == "interleaved")) return false;
   return dp * microbatches <= 10;  // the batch
 }
 

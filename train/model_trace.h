@@ -1,0 +1,21 @@
+// What the partitioner and the planner know of a model: its blocks and wires with their costs, for a typical microbatch.
+#pragma once
+#include "parallel/engine.h"
+#include "parallel/trace.h"
+#include "train/config.h"
+
+namespace contexture::train {
+
+// A microbatch of a replica as large as the settings allow: questions, documents and answers at their greatest lengths, every
+// input and document with a picture, documents shared by the examples of a group (data.group_size).
+model::Microbatch typical_microbatch(const RunConfig& config);
+
+// From shapes alone: FLOPs, bytes of parameters, wires and (estimated) activations; no weights are allocated, so a model of any size
+// takes milliseconds. timed: also runs each kind of block, its weights drawn and freed again, three times, and puts in the median seconds of
+// forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
+parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed = false);
+
+// Where a run's blocks go: parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().
+parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups);
+
+}  // namespace contexture::train
