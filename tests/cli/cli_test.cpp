@@ -2,6 +2,8 @@
 // small commands.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "program.h"
 
 namespace contexture::cli {
@@ -162,6 +164,38 @@ TEST(Trace, CountsEveryParameterOnceAndNamesTheReadersOfEveryWire) {
     EXPECT_NE(std::find(readers.begin(), readers.end(), "dec.layer.0"), readers.end());
   }
   EXPECT_TRUE(found);
+}
+
+TEST(Trace, CutsTheModelIntoStagesThatCoverItOnce) {
+  const TempDir dir;
+  const std::string file = (dir.path() / "trace.json").string();
+  for (const char* partitioner : {"exact", "linear", "tree", "pipedream", "parameters", "uniform"}) {
+    const Result result = run_program({"trace", "--config", kSource + "/configs/vlm-17b.json", "--stages", "4", "--partitioner", partitioner,
+                                       "--output", file, "--json"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const Json plan = result.json()["plan"];
+    std::set<std::string> seen;
+    size_t listed = 0;
+    for (const Json& stage : plan["stages"]) {
+      for (const Json& block : stage["blocks"]) seen.insert(block.get<std::string>());
+      listed += stage["blocks"].size();
+    }
+    EXPECT_EQ(seen.size(), result.json()["blocks"].size()) << partitioner;
+    EXPECT_EQ(listed, seen.size()) << partitioner;
+  }
+  EXPECT_EQ(read_json_file(file)["format"], "contexture-trace");
+  EXPECT_EQ(run_program({"trace", "--config", kSource + "/configs/tiny.json", "--stages", "3", "--partitioner", "clever"}).code, 2);
+}
+
+TEST(Trace, TimesABlockAtATime) {
+  const Result result = run_program({"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json work = result.json()["work"];
+  EXPECT_TRUE(work["timed"].get<bool>());
+  for (const Json& block : work["blocks"]) {
+    EXPECT_GT(block["forward_s"].get<double>(), 0.0) << block["path"];
+    EXPECT_GE(block["activation_bytes"].get<int64_t>(), 0) << block["path"];
+  }
 }
 
 TEST(Trace, TheLargeConfigurationsHaveTheSizesOfTheirNames) {
