@@ -11,6 +11,9 @@ namespace {
 using Text = std::u32string;
 using View = std::u32string_view;
 
+// A full stop that belongs to the word before it: a character of no text, of private use.
+constexpr char32_t kInitialStop = U'\ue000';
+
 bool is_letter(char32_t c) { return (internal::category(c) & (U_GC_L_MASK | U_GC_M_MASK)) != 0; }
 bool is_alnum(char32_t c) { return is_letter(c) || internal::is_digit(c); }
 
@@ -23,9 +26,9 @@ bool is_dropped(const Text& token) {
 }
 
 bool is_abbreviation(View word) {
-  static const std::set<View> kKnown{U"mr",  U"mrs", U"ms",   U"dr",  U"st", U"vs",  U"etc",
-                                     U"jr",  U"sr",  U"prof", U"gen", U"lt", U"col", U"capt",
-                                     U"rev", U"inc", U"co",   U"ltd", U"ft", U"ave"};
+  static const std::set<View> kKnown{
+      U"mr", U"mrs", U"ms",   U"dr",  U"st",  U"vs", U"etc", U"jr", U"sr",  U"prof", U"gen",
+      U"lt", U"col", U"capt", U"rev", U"inc", U"co", U"ltd", U"ft", U"ave", U"wm",   U"univ"};
   // Single letters between full stops, "u.s" and "a.m".
   const bool initials = word.size() % 2 == 1 && word.size() > 1 && [&] {
     for (size_t i = 0; i < word.size(); ++i) {
@@ -75,7 +78,7 @@ class Caption {
       const bool between = is_alnum(before) && is_alnum(after);
       const bool digits = internal::is_digit(before) && internal::is_digit(after);
       const bool joins = between && (mark == U'-' || mark == U'/' || mark == U'.' || mark == U'@' ||
-                                     mark == U'&' || mark == U'\'');
+                                     mark == U'&' || (mark == U'\'' && is_letter(after)));
       if (!joins && !(digits && (mark == U',' || mark == U':'))) break;
       ++end;
     }
@@ -88,10 +91,8 @@ class Caption {
     const size_t end = word_end();
     Text word = text_.substr(at_, end - at_);
     at_ = end;
-    if (peek(0) == U'.' && is_abbreviation(word)) {
-      word += U'.';
-      ++at_;
-    } else if (peek(0) == U'.' && word == U"no" && peek(1) == U' ' && internal::is_digit(peek(2))) {
+    const bool numbered = word == U"no" && peek(1) == U' ' && internal::is_digit(peek(2));
+    if (peek(0) == kInitialStop || (peek(0) == U'.' && (numbered || is_abbreviation(word)))) {
       word += U'.';
       ++at_;
     }
@@ -144,14 +145,15 @@ class Caption {
     emit(written == kWritten.end() ? Text(1, c) : written->second);
   }
 
-  // "'90s", "'n'" and "'tis" keep their apostrophe.
+  // "'90s", "'84", "'em", "'n'" and "'tis" keep their apostrophe.
   bool apostrophe_word() {
+    if (at_ > 0 && is_alnum(text_[at_ - 1])) return false;
     size_t end = 1;
     while (is_alnum(peek(end))) ++end;
     const Text word = text_.substr(at_ + 1, end - 1);
-    const bool decade = word.size() == 3 && internal::is_digit(word[0]) &&
-                        internal::is_digit(word[1]) && word[2] == U's';
-    if (decade) {
+    const bool year = word.size() >= 2 && internal::is_digit(word[0]) &&
+                      internal::is_digit(word[1]) && (word.size() == 2 || word.substr(2) == U"s");
+    if (year || word == U"em" || word == U"cause") {
       emit(U"'" + word);
     } else if (word == U"n" && peek(end) == U'\'') {
       emit(U"'n'");
@@ -171,28 +173,27 @@ class Caption {
   std::vector<std::string> tokens_;
 };
 
-// Typographic marks as the tokeniser rewrites them.
+// Typographic marks as the tokeniser rewrites them; and, while capitals are there to tell, the full
+// stop of an initial ("J. Smith") marked as the word's own.
 Text plain(const Text& text) {
   Text out;
-  for (const char32_t c : text) {
-    switch (c) {
-      case U'\u2018':
-      case U'\u2019':
-        out += U'\'';
-        break;
-      case U'\u201c':
-      case U'\u201d':
-        out += U'"';
-        break;
-      case U'\u2013':
-      case U'\u2014':
-        out += U" -- ";
-        break;
-      case U'\u2026':
-        out += U"...";
-        break;
-      default:
-        out += c;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char32_t before = i > 0 ? text[i - 1] : U' ', c = text[i];
+    const char32_t earlier = i > 1 ? text[i - 2] : U' ',
+                   after = i + 1 < text.size() ? text[i + 1] : U' ';
+    if (c == U'.' && (internal::category(before) & U_GC_LU_MASK) != 0 &&
+        internal::is_space(earlier) && internal::is_space(after)) {
+      out += kInitialStop;
+    } else if (c == U'\u2018' || c == U'\u2019') {
+      out += U'\'';
+    } else if (c == U'\u201c' || c == U'\u201d') {
+      out += U'"';
+    } else if (c == U'\u2013' || c == U'\u2014') {
+      out += U" -- ";
+    } else if (c == U'\u2026') {
+      out += U"...";
+    } else {
+      out += c == kInitialStop ? U'\ufffd' : c;
     }
   }
   return out;
@@ -201,7 +202,7 @@ Text plain(const Text& text) {
 }  // namespace
 
 std::vector<std::string> caption_tokens(std::string_view caption) {
-  return Caption(plain(internal::lower(internal::to_utf32(caption)))).tokens();
+  return Caption(internal::lower(plain(internal::to_utf32(caption)))).tokens();
 }
 
 }  // namespace contexture::eval
