@@ -48,7 +48,7 @@ std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const st
 void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);
 void load_retriever(retriever::Retriever& retriever, const parallel::Checkpoint& checkpoint);
 
-// Uses the settings of run.threads for LibTorch and FAISS, and turns off spinning waits.
+// Uses run.threads for LibTorch and FAISS, which share one OpenMP pool; 0: as many as the machine has cores.
 void apply_threads(const RunSettings& settings);
 
 }  // namespace contexture::train
