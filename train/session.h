@@ -57,7 +57,7 @@ std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const st
 void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);
 retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint);
 
-// Uses the settings of run.threads for LibTorch and FAISS.
+// Uses run.threads for LibTorch and FAISS, which share one OpenMP pool; 0: as many as the machine has cores, or as OMP_NUM_THREADS says.
 void apply_threads(const RunSettings& settings);
 
 }  // namespace contexture::train
