@@ -17,7 +17,9 @@ Lookup look_up(const RunConfig& config, const model::Model& model, const retriev
   const int64_t k = config.retriever.documents;
   int64_t most_gold = 0;
   for (const PreparedInput& input : step.inputs) most_gold = std::max<int64_t>(most_gold, static_cast<int64_t>(input.gold.size()));
-  out.rankings = retriever.search(out.query_BE, k == 0 ? 0 : k + most_gold);
+  // Some more where held-out documents are passed over.
+  const int64_t spare = step.held_out == nullptr ? 0 : std::min<int64_t>(8, static_cast<int64_t>(step.held_out->size()));
+  out.rankings = retriever.search(out.query_BE, k == 0 ? 0 : k + most_gold + spare);
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     const std::vector<int64_t>& gold = step.inputs[i].gold;
     std::vector<int64_t> rows;
@@ -25,6 +27,7 @@ Lookup look_up(const RunConfig& config, const model::Model& model, const retriev
     const size_t asked = config.retriever.group_lookup ? i - i % static_cast<size_t>(config.data.group_size) : i;
     for (const retriever::Hit& hit : out.rankings[asked]) {
       if (static_cast<int64_t>(rows.size()) >= k) break;
+      if (step.held_out != nullptr && step.held_out->count(hit.row) != 0) continue;
       if (std::find(rows.begin(), rows.end(), hit.row) == rows.end()) rows.push_back(hit.row);
     }
     out.documents.push_back(std::move(rows));

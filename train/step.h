@@ -24,7 +24,8 @@ struct StepStats {
   double flops = 0.0;        // model floating point operations, forward and backward, of what was executed
 };
 
-// Retrieves for every input (and puts a gold document first where config.retriever.gold says so).
+// Retrieves for every input (and puts a gold document first where config.retriever.gold says so). Held-out documents are
+// passed over: they are no distractor and no negative in training. The rankings name them.
 Lookup look_up(const RunConfig& config, const model::Model& model, const retriever::Retriever& retriever,
                const PreparedStep& step);
 
