@@ -67,4 +67,18 @@ Identity random_identity(Stream& stream);  // any of the 48, the plain one inclu
 // The whole picture changes, the surround too: what is white in one style is white in the other, so both stay alike.
 Image apply_identity(const Image& image, const Identity& identity);
 
+// Where a part of one picture lies in another: a half, a box at a corner, an edge or the middle, or a disc. Coordinates
+// run from -1 to 1 over the picture. Joining two identities along one seam, in the query's and in the document's style
+// alike, makes a pair that was never seen, and two that share a ground are look-alikes.
+struct Seam {
+  enum class Kind : uint8_t { kHalf, kBox, kDisc };
+  Kind kind = Kind::kHalf;
+  double x = 1.0, y = 0.0;  // kHalf: unit direction in which the part lies; else its centre
+  double a = 0.0, b = 0.0;  // kHalf: a, how far along the direction it begins; kBox: half its width and height; kDisc: a, the radius
+  bool holds(double u, double v) const;
+};
+Seam random_seam(Stream& stream);
+// `ground` with the pixels that the seam holds taken from `part`. Both of one size.
+Image join(const Image& ground, const Image& part, const Seam& seam);
+
 }  // namespace contexture::data

@@ -43,6 +43,8 @@ struct DataConfig {
   std::vector<TrainingSet> train;
   std::string pairs;
   int64_t pairs_per_step = 0;
+  std::vector<std::string> pair_kinds;
+  double patchwork_probability = 0.0;
   std::string dev;
   std::string test;
   std::string tokenizer;
@@ -67,6 +69,8 @@ struct DataConfig {
     visit("train", train, "training sets");
     visit("pairs", pairs, "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below data.root; empty: none");
     visit("pairs_per_step", pairs_per_step, "picture pairs added to each step's contrastive loss; nothing reads them");
+    visit("pair_kinds", pair_kinds, "only pairs of these kinds; empty: all");
+    visit("patchwork_probability", patchwork_probability, "chance that a picture pair is joined from two: a part of one identity in the other, in both styles alike");
     visit("dev", dev, "examples to evaluate on while training, below data.root; empty: none");
     visit("test", test, "examples for the final evaluation, below data.root; empty: none");
     visit("tokenizer", tokenizer, "sentencepiece model file; empty: train one into the run folder");

@@ -29,7 +29,9 @@ Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& st
   int64_t most_gold = 0;
   for (size_t i = begin; i < end; ++i) queries.push_back(&step.inputs[i].query);
   for (const PreparedInput& input : step.inputs) most_gold = std::max<int64_t>(most_gold, static_cast<int64_t>(input.gold.size()));
-  const int64_t depth = k == 0 ? 0 : k + most_gold;
+  // Some more where held-out documents are passed over.
+  const int64_t spare = step.held_out == nullptr ? 0 : std::min<int64_t>(8, static_cast<int64_t>(step.held_out->size()));
+  const int64_t depth = k == 0 ? 0 : k + most_gold + spare;
   // Rows of the best documents, -1 where there are fewer: on the rank with the index, then on all of the replica.
   at::Tensor found = at::full({static_cast<int64_t>(end - begin), depth}, -1, at::kLong);
   if (depth > 0) {
@@ -54,6 +56,7 @@ Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& st
     const size_t asked = config.retriever.group_lookup ? i - i % static_cast<size_t>(config.data.group_size) : i;
     for (const int64_t row : out.rankings[asked]) {
       if (static_cast<int64_t>(rows.size()) >= k) break;
+      if (step.held_out != nullptr && step.held_out->count(row) != 0) continue;
       if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
     }
   }

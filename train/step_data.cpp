@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -84,6 +85,16 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
       for (const std::string& id : e.documents) training_rows.insert(documents.corpus().row_of(id));
     }
   }
+  data::BadRecords reported_elsewhere(data::BadRecords::Policy::kSkip);  // by whoever evaluates on these sets
+  for (const std::string& path : {config.data.dev, config.data.test}) {
+    if (path.empty()) continue;
+    for (const data::Example& e : data::read_examples(data_path(config.data, path), reported_elsewhere).examples) {
+      for (const std::string& id : e.documents) {
+        const auto row = documents.corpus().find(id);
+        if (row && training_rows.count(*row) == 0) held_out_.insert(*row);
+      }
+    }
+  }
   if (!config.data.pairs.empty() && config.data.pairs_per_step > 0) pairs_ = std::make_unique<PairSet>(config, documents, bad);
   if (!weighted) sampling.weights.clear();
   for (const auto& set : sets_) sets.push_back(&set->set);
@@ -116,6 +127,7 @@ PreparedStep StepMaker::make(int64_t step) const {
   const uint64_t seed = config_->run.seed;
   PreparedStep out;
   out.step = step;
+  out.held_out = &held_out_;
   const std::vector<data::Pick> picks = sampler_->batch_at(step);
   // A gold document is edited once a step, for all the examples that read it.
   std::map<int64_t, std::vector<const data::Example*>> readers;
@@ -181,6 +193,8 @@ PairSet::PairSet(const RunConfig& config, const retriever::Documents& documents,
       Pair pair{json_get<std::string>(record, "document", where), json_get<std::vector<std::string>>(record, "queries", where),
                 documents.corpus().find(json_get<std::string>(record, "id", where)).value_or(-1 - size())};
       CONTEXTURE_DATA_REQUIRE(!pair.queries.empty(), where, ": queries is empty");
+      const std::vector<std::string>& kinds = config.data.pair_kinds;
+      if (!kinds.empty() && std::count(kinds.begin(), kinds.end(), json_get<std::string>(record, "kind", where)) == 0) return;
       pictures_->get(pair.document);
       for (const std::string& query : pair.queries) pictures_->get(query);
       pairs_.push_back(std::move(pair));
@@ -191,25 +205,55 @@ PairSet::PairSet(const RunConfig& config, const retriever::Documents& documents,
   CONTEXTURE_DATA_REQUIRE(!pairs_.empty(), path, " holds no usable picture pair. ", bad.summary());
 }
 
+PairSet::Drawing PairSet::draw_one(const Pair& pair, Stream& stream) const {
+  const bool made_up = stream.uniform() < config_->data.identity_probability;
+  const data::Identity identity = made_up ? data::random_identity(stream) : data::Identity();
+  // Now and then the document's own picture asks, so that a style of its own is no condition for a match.
+  const bool own = stream.uniform() < 0.2;
+  const std::string& name = own ? pair.document : pair.queries[stream.below(pair.queries.size())];
+  return {data::apply_identity(*pictures_->get(name), identity), data::apply_identity(*pictures_->get(pair.document), identity)};
+}
+
 std::vector<PreparedPair> PairSet::draw(int64_t step, int64_t count, const std::set<int64_t>& taken) const {
+  struct Patchwork {
+    Drawing ground, part;
+    data::Seam seam;
+  };
   const uint64_t seed = config_->run.seed;
   std::vector<PreparedPair> out;
   std::set<int64_t> used = taken;
+  std::optional<Patchwork> before;
   for (int64_t i = 0; i < std::min(count, size()); ++i) {
     const int64_t place = step * count + i;
     const Pair& pair = pairs_[permutation_at(size(), seed, static_cast<uint64_t>(place / size()), place % size())];
-    if (!used.insert(pair.row).second) continue;
     Stream stream(seed, "pair", static_cast<uint64_t>(step), static_cast<uint64_t>(i));
-    const bool made_up = stream.uniform() < config_->data.identity_probability;
-    const data::Identity identity = made_up ? data::random_identity(stream) : data::Identity();
-    // Now and then the document's own picture asks, so that a style of its own is no condition for a match.
-    const bool own = stream.uniform() < 0.2;
-    const std::string& name = own ? pair.document : pair.queries[stream.below(pair.queries.size())];
-    const data::Image query = data::augment(data::apply_identity(*pictures_->get(name), identity), config_->data.augment, stream);
-    const data::Image document = data::augment(data::apply_identity(*pictures_->get(pair.document), identity), config_->data.document_augment, stream);
+    Drawing drawing = draw_one(pair, stream);
+    int64_t row = pair.row;
+    if (stream.uniform() < config_->data.patchwork_probability) {
+      Patchwork work{std::move(drawing), draw_one(pairs_[stream.below(pairs_.size())], stream), data::random_seam(stream)};
+      // Every second one differs from the one before in its ground or in its part alone: a look-alike to tell apart.
+      if (before) {
+        work.seam = before->seam;
+        if (stream.below(2) == 0) {
+          work.ground = before->ground;
+        } else {
+          work.part = before->part;
+        }
+        before.reset();
+      } else {
+        before = work;
+      }
+      drawing = {data::join(work.ground.query, work.part.query, work.seam),
+                 data::join(work.ground.document, work.part.document, work.seam)};
+      row = -1 - size() - i;  // nobody's
+    } else if (!used.insert(row).second) {
+      continue;
+    }
+    const data::Image query = data::augment(drawing.query, config_->data.augment, stream);
+    const data::Image document = data::augment(drawing.document, config_->data.document_augment, stream);
     const uint64_t key = (static_cast<uint64_t>(step) << 20) + static_cast<uint64_t>(i) + (uint64_t{3} << 60);
     out.push_back({{{}, model::make_patches(config_->model, query.rgb.data()), key},
-                   {{}, model::make_patches(config_->model, document.rgb.data()), key + (uint64_t{1} << 19)}, pair.row});
+                   {{}, model::make_patches(config_->model, document.rgb.data()), key + (uint64_t{1} << 19)}, row});
   }
   return out;
 }

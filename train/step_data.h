@@ -30,6 +30,8 @@ struct PreparedStep {
   std::vector<PreparedInput> inputs;
   std::vector<PreparedPair> pairs;  // distinct identities, none of them a gold document of the step
   std::map<int64_t, model::Sequence> edited;  // by row: gold documents that differ from the corpus in this step
+  // Rows that no training input may read: gold documents of data.dev and data.test alone. Owned by the StepMaker.
+  const std::set<int64_t>* held_out = nullptr;
 };
 
 // Turns examples into sequences. Thread-safe.
@@ -56,7 +58,8 @@ struct PictureSet {
   std::shared_ptr<const data::Image> picture(const data::Example& example) const;  // null when it has none
 };
 
-// The picture pairs of a JSONL file: {"id", "document": picture, "queries": [pictures]}, names relative to the file.
+// The picture pairs of a JSONL file: {"id", "kind", "document": picture, "queries": [pictures]}, names relative to the
+// file.
 class PairSet {
  public:
   PairSet(const RunConfig& config, const retriever::Documents& documents, data::BadRecords& bad);
@@ -70,6 +73,11 @@ class PairSet {
     std::vector<std::string> queries;
     int64_t row;
   };
+  // Both pictures of an identity, recoloured alike or not at all, before each is augmented by itself.
+  struct Drawing {
+    data::Image query, document;
+  };
+  Drawing draw_one(const Pair& pair, Stream& stream) const;
   const RunConfig* config_;
   std::vector<Pair> pairs_;
   std::unique_ptr<data::ImageCache> pictures_;
@@ -90,6 +98,7 @@ class StepMaker {
   std::unique_ptr<PairSet> pairs_;
   std::unique_ptr<data::Sampler> sampler_;
   std::unique_ptr<data::Counterfactual> counterfactual_;
+  std::set<int64_t> held_out_;
 };
 
 }  // namespace contexture::train

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -133,6 +134,32 @@ TEST(RandomIdentity, DrawsAllFortyEight) {
   }
   EXPECT_EQ(counts.size(), 48U);
   for (const auto& [code, n] : counts) EXPECT_NEAR(n, 100, 50) << code;  // five standard deviations
+}
+
+TEST(Join, TakesWhatTheSeamHoldsFromThePart) {
+  const Image ground{2, 2, std::vector<uint8_t>(12, 1)}, part{2, 2, std::vector<uint8_t>(12, 9)};
+  // Pixel centres lie at -0.5 and 0.5.
+  EXPECT_EQ(join(ground, part, {Seam::Kind::kHalf, 1.0, 0.0, 0.0, 0.0}).rgb,
+            (std::vector<uint8_t>{1, 1, 1, 9, 9, 9, 1, 1, 1, 9, 9, 9}));
+  EXPECT_EQ(join(ground, part, {Seam::Kind::kBox, -1.0, -1.0, 0.6, 2.0}).rgb,
+            (std::vector<uint8_t>{9, 9, 9, 1, 1, 1, 9, 9, 9, 1, 1, 1}));
+  EXPECT_EQ(join(ground, part, {Seam::Kind::kDisc, 0.5, 0.5, 0.9, 0.0}).rgb,
+            (std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9}));
+}
+
+TEST(RandomSeam, DrawsEveryKindAndLeavesSomethingOfBothPictures) {
+  const Image ground{64, 64, std::vector<uint8_t>(64 * 64 * 3, 0)}, part{64, 64, std::vector<uint8_t>(64 * 64 * 3, 1)};
+  std::map<Seam::Kind, int> kinds;
+  Stream stream(3, "seam");
+  for (int i = 0; i < 600; ++i) {
+    const Seam seam = random_seam(stream);
+    ++kinds[seam.kind];
+    const Image joined = join(ground, part, seam);
+    const auto taken = std::count(joined.rgb.begin(), joined.rgb.end(), 1) / 3;
+    EXPECT_GE(taken, 64 * 64 / 32);
+    EXPECT_LE(taken, 64 * 64 * 31 / 32);
+  }
+  EXPECT_EQ(kinds.size(), 3U);
 }
 
 }  // namespace

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/error.h"
 #include "prepared.h"
 #include "tiny_world.h"
 
@@ -132,6 +137,77 @@ TEST(Step, GradientsEqualFiniteDifferences) {
     const double expected = (grad * direction).sum().item<double>();
     EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected))) << name;
   }
+}
+
+TEST(LookUp, PassesOverDocumentsOfHeldOutExamples) {
+  const TinyWorld world;
+  RunConfig config = world.config();
+  config.data.train[0].types = {"code"};
+  config.data.dev = "held_out.jsonl";
+  // Land L (row 11) is asked about in the dev set alone; Land A also in training.
+  write_file_atomic(std::filesystem::path(world.path()) / "held_out.jsonl",
+                    Json{{"id", "x"}, {"question", "What is the capital?"}, {"type", "capital"}, {"entity", "place:11"},
+                         {"answers", {"Nowhere"}}, {"documents", {"place:11", "place:0"}}}.dump() + "\n");
+  config.retriever.documents = 12;
+  const Lookup lookup = Prepared(config).lookup;
+  for (const auto& rows : lookup.documents) {
+    EXPECT_EQ(rows.size(), 11U);
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), 11), 0);
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), 0), 1);
+  }
+  EXPECT_EQ(lookup.rankings[0].size(), 12U);  // it is in the index all the same
+}
+
+class Pairs : public testing::Test {
+ protected:
+  // The pairs of some steps, all made from `config`.
+  static std::vector<PreparedPair> drawn(RunConfig config, int64_t count) {
+    config.data.pairs = "pairs.jsonl";
+    data::BadRecords bad;
+    Session session(config, bad);
+    const PairSet pairs(config, session.documents(), bad);
+    std::vector<PreparedPair> out;
+    for (int64_t step = 0; step < 20; ++step) {
+      for (PreparedPair& pair : pairs.draw(step, count, {0})) out.push_back(std::move(pair));
+    }
+    return out;
+  }
+};
+
+TEST_F(Pairs, ComeFromTheKindsAskedFor) {
+  const TinyWorld world;
+  RunConfig config = world.config();
+  config.data.pair_kinds = {"even"};
+  std::set<int64_t> rows;
+  for (const PreparedPair& pair : drawn(config, 3)) rows.insert(pair.row);
+  EXPECT_EQ(rows, (std::set<int64_t>{2, 4, 6}));  // row 0 is a gold document of the step
+}
+
+TEST_F(Pairs, OfAKindThatTheFileLacksAreRefused) {
+  const TinyWorld world;
+  RunConfig config = world.config();
+  config.data.pair_kinds = {"evn"};
+  EXPECT_THROW(drawn(config, 3), DataError);
+}
+
+TEST_F(Pairs, ThatAreJoinedBelongToNoDocument) {
+  const TinyWorld world;
+  RunConfig config = world.config();
+  config.data.identity_probability = 0.0;
+  std::set<std::vector<float>> plain, joined;
+  for (const PreparedPair& pair : drawn(config, 4)) plain.insert(*pair.document.patches);
+  EXPECT_EQ(plain.size(), 7U);
+  config.data.patchwork_probability = 1.0;
+  std::map<int64_t, int> rows;
+  for (const PreparedPair& pair : drawn(config, 4)) {
+    ++rows[pair.row];
+    joined.insert(*pair.document.patches);
+    EXPECT_EQ(pair.query.patches->size(), pair.document.patches->size());
+    EXPECT_EQ(*pair.query.patches, *pair.document.patches);  // one style, one seam, no augmentation
+  }
+  EXPECT_EQ(rows.size(), 4U);  // distinct within a step, so that none is masked as another's double
+  for (const auto& [row, count] : rows) EXPECT_LT(row, 0);
+  EXPECT_GT(joined.size(), 3 * plain.size());
 }
 
 }  // namespace

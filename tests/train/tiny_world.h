@@ -28,7 +28,7 @@ class TinyWorld {
           train += Json{{"id", id + "/" + type}, {"question", std::string("What is the ") + type + "?"}, {"type", type}, {"entity", id},
                         {"answers", document["facts"][type]}, {"image", picture}, {"documents", {id}}}.dump() + "\n";
         }
-        pairs += Json{{"id", id}, {"document", picture}, {"queries", {picture}}}.dump() + "\n";
+        pairs += Json{{"id", id}, {"kind", i % 2 == 0 ? "even" : "odd"}, {"document", picture}, {"queries", {picture}}}.dump() + "\n";
       } else {
         document["text"] = "Nobody has drawn this place yet, and nothing is known about it.";
       }
