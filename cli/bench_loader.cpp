@@ -29,7 +29,12 @@ data::Image picture(uint64_t seed, int size) {
   data::Image coarse{8, 8, std::vector<uint8_t>(8 * 8 * 3)};
   for (uint8_t& value : coarse.rgb) value = static_cast<uint8_t>(draws.below(256));
   data::Image out = data::resize(coarse, size, size);
-  for (uint8_t& value : out.rgb) value = static_cast<uint8_t>(std::clamp<int>(value + static_cast<int>(draws.below(25)) - 12, 0, 255));
+  uint32_t word = 0;
+  for (size_t i = 0; i < out.rgb.size(); ++i, word >>= 8) {  // one draw is the noise of four values, -12 to 12
+    if (i % 4 == 0) word = draws.next_u32();
+    const int noise = static_cast<int>((word & 255) * 25 / 256) - 12;
+    out.rgb[i] = static_cast<uint8_t>(std::clamp(out.rgb[i] + noise, 0, 255));
+  }
   return out;
 }
 
