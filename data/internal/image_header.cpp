@@ -74,7 +74,7 @@ void read_jpeg(Bytes bytes, ImageHeader& header) {
       header.height = static_cast<int64_t>(read_uint(bytes, at + 3, 2, true));
       header.width = static_cast<int64_t>(read_uint(bytes, at + 5, 2, true));
     }
-    if (marker == 0xE1 && has_text(bytes, at + 2, kExifPrefix)) {
+    if (marker == 0xE1 && length >= 8 && has_text(bytes, at + 2, kExifPrefix)) {
       header.orientation = exif_orientation(bytes.subspan(at + 8, length - 8));
     }
     at += length;

@@ -80,6 +80,15 @@ TEST(DecodeImage, TurnsJpegsUprightForAllEightOrientations) {
   }
 }
 
+// Found by fuzzing: a segment too short for its own marker was read past its end, up to 2^64 bytes.
+TEST(DecodeImage, ReadsNoOrientationPastTheEndOfAShortExifSegment) {
+  auto jpeg = fixtures::with_exif(encode_jpeg(three_by_two()), 6);
+  ASSERT_EQ(jpeg[3], std::byte{0xE1});
+  jpeg[4] = std::byte{0};
+  jpeg[5] = std::byte{7};  // "Exif" and one zero; what was the rest lies between the segments now
+  EXPECT_EQ(blocks(decode_image(jpeg)), kUpright.at(1));
+}
+
 TEST(DecodeImage, TurnsPngsUprightForAllEightOrientations) {
   for (const auto& [orientation, expected] : kUpright) {
     const auto png = fixtures::png_with_exif(encode_png(three_by_two()), orientation);
