@@ -56,7 +56,7 @@ bool Engine::owns(const Placement& placement, const BlockList& blocks, const Par
 }
 
 Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement, const BlockList& blocks, ParameterStore& store)
-    : microbatches_(config.microbatches), groups_(std::move(groups)), store_(&store) {
+    : groups_(std::move(groups)), store_(&store) {
   std::vector<Parameter*> mine;
   std::map<const Parameter*, int> uses;
   std::map<const Parameter*, std::shared_ptr<Communicator>> shared;
@@ -99,10 +99,6 @@ Shard* Engine::shard(const Parameter& parameter) {
     if (shard.parameter == &parameter) return &shard;
   }
   return nullptr;
-}
-
-void Engine::sum_over_replicas(const at::Tensor& tensor) const {
-  if (groups_.dp) groups_.dp->all_reduce(tensor).wait();
 }
 
 double Engine::sum_over_parameters(double mine) const {

@@ -37,10 +37,7 @@ class Engine {
   Pipeline& pipeline() { return *pipeline_; }
   Sharding& sharding() { return *sharding_; }
   const Groups& groups() const { return groups_; }
-  int64_t microbatches() const { return microbatches_; }  // of this replica's share
 
-  // Sums over all ranks of the world, the replicas, or one replica; in place, no-ops with one rank.
-  void sum_over_replicas(const at::Tensor& tensor) const;
   // The sum over all parameters' numbers, each counted once, of what every rank holds of them.
   double sum_over_parameters(double mine) const;
   // From the first rank of the replica to its other ranks.
@@ -60,7 +57,6 @@ class Engine {
 
  private:
   at::Tensor joined(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
-  int64_t microbatches_;
   Groups groups_;
   const ParameterStore* store_;
   std::set<const Parameter*> owned_;

@@ -347,14 +347,6 @@ void Pipeline::set_parameter_hooks(std::function<void(const Block&)> before, std
   for (const StagePlan& stage : stages_) stage.executor->set_parameter_hooks(before, after);
 }
 
-bool Pipeline::runs(const Block& block) const {
-  return std::any_of(stages_.begin(), stages_.end(), [&](const StagePlan& stage) {
-    return std::any_of(stage.blocks.begin(), stage.blocks.end(), [&](int b) { return (*blocks_)[b].get() == &block; });
-  });
-}
-
-int Pipeline::rank_of_wire(const std::string& wire) const { return wires_.at(wire).rank; }
-
 std::map<std::string, BlockTime> Pipeline::times() const {
   std::map<std::string, BlockTime> out;
   for (const StagePlan& stage : stages_) out.insert(stage.executor->times().begin(), stage.executor->times().end());

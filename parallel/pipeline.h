@@ -45,8 +45,6 @@ class Pipeline {
   const Placement& placement() const { return placement_; }
   const BlockList& blocks() const { return *blocks_; }
   int rank() const { return rank_; }
-  bool runs(const Block& block) const;                            // on this rank
-  int rank_of_wire(const std::string& wire) const;                // pipeline rank that computes it
   const Schedule& schedule_for(int num_microbatches) const;
   const std::vector<TimedAction>& timeline() const { return timeline_; }  // of the last forward_backward
   std::map<std::string, BlockTime> times() const;                 // of this rank's blocks
