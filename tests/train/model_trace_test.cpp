@@ -1,0 +1,77 @@
+// What is said of a model before it runs is what it then does.
+#include "train/model_trace.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "prepared.h"
+#include "tiny_world.h"
+
+namespace contexture::train {
+namespace {
+
+class ModelTrace : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelTrace, BlocksWriteTheShapesThatTheyAnnounce) {
+  const TinyWorld world;
+  RunConfig config = world.config("bf16");
+  config.model.fusion = GetParam();
+  Prepared made(config);
+  model::Microbatch batch = made.assembled().batches[0];
+  batch.inputs[1].documents.clear();  // one input without documents
+  const parallel::Feeds feeds = model::make_feeds(config.model, batch, made.session.model().dtype(), at::kCPU);
+  const parallel::Pass pass(feeds);
+  const parallel::Executor executor(made.session.model().blocks());
+  const parallel::ForwardPass forward = executor.forward(pass, /*grad=*/false);
+  for (const auto& block : made.session.model().blocks()) {
+    const std::vector<parallel::WireShape> shapes = block->shapes(pass);
+    ASSERT_EQ(shapes.size(), block->outputs().size()) << block->name();
+    for (size_t o = 0; o < shapes.size(); ++o) {
+      const at::Tensor& value = forward.wire(block->outputs()[o]);
+      EXPECT_EQ(value.sizes(), at::IntArrayRef(shapes[o].sizes)) << block->outputs()[o];
+      EXPECT_EQ(value.scalar_type(), shapes[o].dtype) << block->outputs()[o];
+    }
+  }
+}
+
+TEST_P(ModelTrace, CountsEveryParameterAndWireOnce) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.model.fusion = GetParam();
+  const model::Model model(config.model);
+  const parallel::Trace trace = trace_model(config, model);
+  parallel::check_trace(trace, "here");
+  EXPECT_EQ(trace.blocks.size(), model.blocks().size());
+  EXPECT_EQ(trace.wires.size(), parallel::wires_of(model.blocks()).size());
+  int64_t bytes = 0;
+  for (const parallel::TraceParameter& p : trace.parameters) bytes += p.bytes;
+  EXPECT_EQ(bytes, 4 * model.parameters().num_elements());
+  EXPECT_EQ(parallel::trace_tree(trace).parameter_bytes, bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ModelTrace, testing::Values("memory", "fid", "prefix"));
+
+TEST(Flops, OfAnEncoderLayerAreThoseCountedByHand) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.model.closed_pictures = false;
+  const model::Model model(config.model);
+  const std::vector<int64_t> lengths{5, 9};
+  std::vector<model::Sequence> sequences;
+  for (const int64_t n : lengths) sequences.push_back({std::vector<int32_t>(static_cast<size_t>(n), 7), nullptr, 0});
+  parallel::Feeds feeds;
+  model::add_tower_feeds(config.model, "doc", {&sequences[0], &sequences[1]}, false, at::kFloat, at::kCPU, feeds);
+  const parallel::Pass pass(feeds);
+  const auto layer = std::find_if(model.blocks().begin(), model.blocks().end(), [](const auto& b) { return b->name() == "doc.layer.0"; });
+  ASSERT_NE(layer, model.blocks().end());
+  const model::ModelConfig& c = config.model;
+  const auto D = static_cast<double>(c.width), q = static_cast<double>(c.heads * c.head_width), kv = static_cast<double>(c.kv_heads * c.head_width),
+             F = static_cast<double>(c.ffn_width);
+  const double products = 14.0 * (D * (q + 2 * kv) + q * D + D * 2 * F + F * D);
+  const double attention = (5.0 * 5.0 + 9.0 * 9.0) * 2 * q;  // scores, then values
+  EXPECT_DOUBLE_EQ((*layer)->forward_flops(pass), 2.0 * (products + attention));
+}
+
+}  // namespace
+}  // namespace contexture::train
