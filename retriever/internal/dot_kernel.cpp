@@ -1,6 +1,7 @@
 #include "retriever/internal/dot_kernel.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace contexture::retriever::internal {
 namespace {
@@ -53,42 +54,45 @@ void all_rows(const float* rows, int64_t num_rows, int64_t dim, const float* pan
   }
 }
 
-// R rows with Q queries as they lie. There is nothing to reuse but the rows, so their bytes set the pace: R rows keep as
-// many sums in flight, and the next R are fetched meanwhile.
-template <int R, int Q>
-void plain_products(const float* rows, int64_t dim, const float* queries, float* scores,
-                    int64_t width) {
-  Lanes sum[R][Q] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes) {
-    Lanes y[Q];
-    for (int q = 0; q < Q; ++q) y[q] = load(queries + q * dim + i);
-    for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(rows + (r + R) * dim + i);  // past the last row it does nothing
-      const Lanes x = load(rows + r * dim + i);
-      for (int q = 0; q < Q; ++q) sum[r][q] += x * y[q];
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int q = 0; q < Q; ++q) {
-      float total = 0;
-      for (int lane = 0; lane < kLanes; ++lane) total += sum[r][q][lane];
-      for (int64_t j = i; j < dim; ++j) total += rows[r * dim + j] * queries[q * dim + j];
-      scores[r * width + q] = total;
-    }
-  }
+// By halves: lane after lane would take longer than the row's products.
+float lane_sum(const Lanes& lanes) {
+  using Half = float __attribute__((vector_size(2 * kLanes)));
+  using Quarter = float __attribute__((vector_size(kLanes)));
+  Half halves[2];
+  std::memcpy(halves, &lanes, sizeof(halves));
+  const Half half = halves[0] + halves[1];
+  Quarter quarters[2];
+  std::memcpy(quarters, &half, sizeof(quarters));
+  const Quarter quarter = quarters[0] + quarters[1];
+  float total = 0;
+  for (int i = 0; i < kLanes / 4; ++i) total += quarter[i];
+  return total;
 }
 
+// One row with Q queries as they lie. There is nothing to reuse but the row, so memory sets the pace: rows are read in
+// order, some sums in flight, and what comes half a page later is asked for.
 template <int Q>
-void plain_rows(const float* rows, int64_t num_rows, int64_t dim, const float* queries,
-                float* scores, int64_t width) {
-  constexpr int kRows = 8 / Q;
-  int64_t r = 0;
-  for (; r + kRows <= num_rows; r += kRows) {
-    plain_products<kRows, Q>(rows + r * dim, dim, queries, scores + r * width, width);
+void plain_products(const float* x, int64_t dim, const float* queries, float* scores) {
+  constexpr int kChains = 4 / Q;
+  constexpr int64_t kAhead = 512;
+  Lanes sum[Q][kChains] = {};
+  int64_t i = 0;
+  for (; i + kChains * kLanes <= dim; i += kChains * kLanes) {
+    for (int c = 0; c < kChains; ++c) {
+      const int64_t at = i + c * kLanes;
+      __builtin_prefetch(x + at + kAhead);  // past the last row it does nothing
+      const Lanes part = load(x + at);
+      for (int q = 0; q < Q; ++q) sum[q][c] += part * load(queries + q * dim + at);
+    }
   }
-  for (; r < num_rows; ++r) {
-    plain_products<1, Q>(rows + r * dim, dim, queries, scores + r * width, width);
+  for (; i + kLanes <= dim; i += kLanes) {
+    for (int q = 0; q < Q; ++q) sum[q][0] += load(x + i) * load(queries + q * dim + i);
+  }
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 1; c < kChains; ++c) sum[q][0] += sum[q][c];
+    float total = lane_sum(sum[q][0]);
+    for (int64_t j = i; j < dim; ++j) total += x[j] * queries[q * dim + j];
+    scores[q] = total;
   }
 }
 
@@ -112,8 +116,11 @@ QueryPanels::QueryPanels(const float* queries, int64_t num_queries, int64_t dim)
 void QueryPanels::products(const float* rows, int64_t num_rows, float* scores) const {
   if (num_queries_ <= 2) {
     std::fill(scores, scores + num_rows * width_, 0.0f);
-    if (num_queries_ == 1) plain_rows<1>(rows, num_rows, dim_, packed_.data(), scores, width_);
-    if (num_queries_ == 2) plain_rows<2>(rows, num_rows, dim_, packed_.data(), scores, width_);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const float* x = rows + r * dim_;
+      if (num_queries_ == 1) plain_products<1>(x, dim_, packed_.data(), scores + r * width_);
+      if (num_queries_ == 2) plain_products<2>(x, dim_, packed_.data(), scores + r * width_);
+    }
     return;
   }
   for (int64_t first = 0; first < width_; first += kPanel) {

@@ -7,7 +7,7 @@ namespace contexture::retriever::internal {
 
 // Multiply-adds below which a second thread costs more than it saves: waking one takes tens of
 // microseconds, a whole time slice when the machine is busy.
-inline constexpr int64_t kWorthThreads = 2'000'000;
+inline constexpr int64_t kWorthThreads = 4'000'000;
 
 // body(i) for i in 0..n-1, in any order, on any thread if there are `work` multiply-adds or more to
 // share. The exception of the lowest failing i is thrown after all ran.
