@@ -19,11 +19,11 @@ TEST(Demo, ReachesItsFiguresOnUnseenCountries) {
   const Json& held_out = summary.at("held_out");
   // Guards against a fall, some points below what docs/demo.md reports: another processor rounds otherwise, and one
   // look-alike flag more or less found is a point of recall.
-  EXPECT_GE(held_out["em"]["retrieved"].get<double>(), 65.0);
-  EXPECT_GE(held_out["em"]["gold"].get<double>(), 80.0);
+  EXPECT_GE(held_out["em"]["retrieved"].get<double>(), 68.0);
+  EXPECT_GE(held_out["em"]["gold"].get<double>(), 85.0);
   EXPECT_LE(held_out["em"]["closed_book"].get<double>(), 20.0);
-  EXPECT_GE(held_out["recall_at"]["1"].get<double>(), 74.0);
-  EXPECT_GE(held_out["edit_follow"].get<double>(), 65.0);
+  EXPECT_GE(held_out["recall_at"]["1"].get<double>(), 77.0);
+  EXPECT_GE(held_out["edit_follow"].get<double>(), 68.0);
   EXPECT_TRUE(std::filesystem::exists(run + "/report.html"));
   std::cout << summary.dump(1) << "\n";
 }
