@@ -8,7 +8,6 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "model/model.h"
-#include "parallel/partition.h"
 #include "train/model_trace.h"
 
 namespace contexture::cli {
@@ -124,15 +123,6 @@ Json trace(const model::Model& model, const std::string& precision) {
 // Without --timed, seconds follow from FLOPs at this rate: only their ratios mean anything.
 constexpr double kGuessedFlops = 1e12;
 
-parallel::Plan cut(const train::RunConfig& config, const parallel::Trace& costs, const std::string& partitioner, int stages) {
-  parallel::PartitionOptions options;
-  options.partitioner = parallel::parse_partitioner(partitioner);
-  options.num_devices = stages;
-  options.microbatches = static_cast<int>(config.parallel.microbatches);
-  options.shared = config.parallel.shared == "colocate" ? parallel::SharedRule::kTogether : parallel::SharedRule::kReplicated;
-  return parallel::partition(costs, options);
-}
-
 Json work_of(const parallel::Trace& costs) {
   Json blocks = Json::array();
   for (const parallel::TraceBlock& block : costs.blocks) {
@@ -200,7 +190,7 @@ Command trace_command(CLI::App& program) {
               traced["work"] = work_of(costs);
               if (options->stages > 0) {
                 if (!options->timed) parallel::set_times(costs, kGuessedFlops);
-                plan = cut(config, costs, options->partitioner, options->stages);
+                plan = train::partition_for(config, costs, options->partitioner, options->stages);
                 traced["plan"] = describe(costs, *plan);
               }
             }

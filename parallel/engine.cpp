@@ -94,13 +94,6 @@ Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement,
   }
 }
 
-Shard* Engine::shard(const Parameter& parameter) {
-  for (Shard& shard : sharding_->shards()) {
-    if (shard.parameter == &parameter) return &shard;
-  }
-  return nullptr;
-}
-
 double Engine::sum_over_parameters(double mine) const {
   // Without ZeRO every replica holds all: one of them is enough.
   const bool shares = groups_.dp && sharding_->zero() > 0;

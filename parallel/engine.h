@@ -52,7 +52,6 @@ class Engine {
   at::Tensor logical_for_writer(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
   bool writes(const Parameter& parameter) const;
   const ParameterStore& store() const { return *store_; }
-  Shard* shard(const Parameter& parameter);  // null: not owned, or frozen
   bool owned(const Parameter& parameter) const { return owned_.count(&parameter) != 0; }
 
  private:

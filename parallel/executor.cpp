@@ -35,7 +35,8 @@ void accumulate(at::Tensor& sum, const at::Tensor& term) {
   }
 }
 
-// Sums a wire's gradients in reader order, in the wide dtype, and returns it in the wire's own.
+}  // namespace
+
 at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype) {
   at::Tensor sum;
   int64_t count = 0;
@@ -51,8 +52,6 @@ at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype) {
   }
   return sum.defined() ? sum.to(dtype) : sum;
 }
-
-}  // namespace
 
 const at::Tensor& ForwardPass::wire(const std::string& name) const {
   const auto it = values_.find(name);

@@ -14,6 +14,9 @@ namespace contexture::parallel {
 using WireValues = std::map<std::string, at::Tensor>;
 using BlockHook = std::function<void(const Block&)>;
 
+// Sums a wire's gradients in order, in fp32 or wider, and returns the sum in the wire's own dtype. Undefined terms are left out.
+at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype);
+
 // Wall-clock seconds a block has taken since the last reset.
 struct BlockTime {
   double forward_s = 0.0;

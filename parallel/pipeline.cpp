@@ -203,8 +203,7 @@ void Pipeline::run_backward(Step& step, const Action& action) {
   const auto add = [&](const std::string& name, const at::Tensor& term) {
     if (!term.defined()) return;
     at::Tensor& sum = gradients[name];
-    const at::ScalarType wide = wide_dtype(term.scalar_type());
-    sum = sum.defined() ? sum.to(wide).add(term.to(wide)).to(term.scalar_type()) : term;
+    sum = sum_in_order({sum, term}, term.scalar_type());
   };
   for (const std::string& name : stage.writes) {
     const WirePlan& wire = wires_.at(name);
@@ -238,7 +237,7 @@ void Pipeline::run_backward(Step& step, const Action& action) {
                             ? known->second
                             : step.gradients.emplace(key, std::pair{at::Tensor(), reading_stages_on(wire, rank_)}).first->second;
     const auto it = back.find(name);
-    if (it != back.end()) sum = sum.defined() ? sum.add(it->second) : it->second;
+    if (it != back.end()) sum = sum_in_order({sum, it->second}, it->second.scalar_type());
     if (--left > 0 || wire.rank == rank_) continue;
     // A wire without a gradient (nobody's loss depends on it) sends zeros: the writer waits for a message of known size.
     at::Tensor message = sum.defined() ? sum.contiguous() : room_for(name, *(*step.passes)[m]).zero_();

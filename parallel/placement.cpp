@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "parallel/chain_planners.h"
 
 namespace contexture::parallel {
 
@@ -54,34 +55,6 @@ Placement place(const BlockList& blocks, std::vector<int> stage_of, std::vector<
 
 namespace {
 
-// Cuts [0, weights) into `stages` consecutive runs, each with a block, so that the heaviest run is as light as it can be.
-std::vector<int> balanced(const std::vector<double>& weights, int stages) {
-  const int n = static_cast<int>(weights.size());
-  std::vector<double> sum(n + 1, 0.0);
-  for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + weights[i];
-  // best[k][i]: heaviest run when the first i blocks are in k runs; cut[k][i]: where the last of them begins.
-  std::vector<std::vector<double>> best(stages + 1, std::vector<double>(n + 1, 1e300));
-  std::vector<std::vector<int>> cut(stages + 1, std::vector<int>(n + 1, 0));
-  best[0][0] = 0.0;
-  for (int k = 1; k <= stages; ++k) {
-    for (int i = k; i <= n; ++i) {
-      for (int j = k - 1; j < i; ++j) {
-        const double worst = std::max(best[k - 1][j], sum[i] - sum[j]);
-        if (worst < best[k][i]) {
-          best[k][i] = worst;
-          cut[k][i] = j;
-        }
-      }
-    }
-  }
-  std::vector<int> stage_of(n);
-  for (int k = stages, end = n; k > 0; --k) {
-    for (int b = cut[k][end]; b < end; ++b) stage_of[b] = k - 1;
-    end = cut[k][end];
-  }
-  return stage_of;
-}
-
 // Moves every block that uses an already placed parameter to that parameter's rank, and numbers the resulting runs of
 // consecutive blocks on one rank as stages.
 Placement colocated(const BlockList& blocks, std::vector<int> rank_of_block, int num_ranks) {
@@ -118,7 +91,9 @@ Placement place_in_order(const BlockList& blocks, const std::string& by, int num
       }
     }
   }
-  std::vector<int> stage_of = balanced(weights, stages);
+  const std::vector<int> cuts = balance_chain(weights, stages);
+  std::vector<int> stage_of;
+  for (int s = 0; s < stages; ++s) stage_of.insert(stage_of.end(), cuts[s + 1] - cuts[s], s);
   if (colocate) {
     for (int& s : stage_of) s %= num_ranks;
     return colocated(blocks, std::move(stage_of), num_ranks);

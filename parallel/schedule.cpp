@@ -236,9 +236,13 @@ Schedule make_gpipe(const StageGraph& graph, int num_microbatches) {
   return schedule;
 }
 
-Schedule make_1f1b(const StageGraph& graph, int num_microbatches) {
-  require_microbatches("1f1b", num_microbatches);
-  const std::vector<Run> runs = one_run_a_rank("1f1b", graph);
+namespace {
+
+// 1F1B's order. With the backward split, weight gradients lag behind the input gradients by as many microbatches as the rank has
+// ranks before it: the last ranks so answer early, and have work left for the time in which the gradients travel to rank 0.
+Schedule alternating(const char* name, const StageGraph& graph, int num_microbatches, bool split) {
+  require_microbatches(name, num_microbatches);
+  const std::vector<Run> runs = one_run_a_rank(name, graph);
   const int p = graph.num_ranks;
   Schedule schedule;
   schedule.by_rank.resize(p);
@@ -248,36 +252,19 @@ Schedule make_1f1b(const StageGraph& graph, int num_microbatches) {
     for (int m = 0; m < warm_up; ++m) append(runs[place], Work::kForward, m, actions);
     for (int m = 0; m < num_microbatches; ++m) {
       if (warm_up + m < num_microbatches) append(runs[place], Work::kForward, warm_up + m, actions);
-      append(runs[place], Work::kBackward, m, actions);
+      append(runs[place], split ? Work::kInputGrad : Work::kBackward, m, actions);
+      if (split && m >= place) append(runs[place], Work::kWeightGrad, m - place, actions);
     }
+    for (int m = std::max(0, num_microbatches - place); split && m < num_microbatches; ++m) append(runs[place], Work::kWeightGrad, m, actions);
   }
   return schedule;
 }
 
-// 1F1B's order of forwards and input gradients. Weight gradients lag behind by as many microbatches
-// as the rank has ranks before it: the last ranks so answer early, and have work left for the time
-// in which the gradients travel to rank 0.
-Schedule make_zb_h1(const StageGraph& graph, int num_microbatches) {
-  require_microbatches("zb_h1", num_microbatches);
-  const std::vector<Run> runs = one_run_a_rank("zb_h1", graph);
-  const int p = graph.num_ranks;
-  Schedule schedule;
-  schedule.by_rank.resize(p);
-  for (int place = 0; place < p; ++place) {
-    auto* actions = &schedule.by_rank[runs[place].rank];
-    const int warm_up = std::min(num_microbatches, p - 1 - place);
-    for (int m = 0; m < warm_up; ++m) append(runs[place], Work::kForward, m, actions);
-    for (int m = 0; m < num_microbatches; ++m) {
-      if (warm_up + m < num_microbatches) append(runs[place], Work::kForward, warm_up + m, actions);
-      append(runs[place], Work::kInputGrad, m, actions);
-      if (m >= place) append(runs[place], Work::kWeightGrad, m - place, actions);
-    }
-    for (int m = std::max(0, num_microbatches - place); m < num_microbatches; ++m) {
-      append(runs[place], Work::kWeightGrad, m, actions);
-    }
-  }
-  return schedule;
-}
+}  // namespace
+
+Schedule make_1f1b(const StageGraph& graph, int num_microbatches) { return alternating("1f1b", graph, num_microbatches, /*split=*/false); }
+
+Schedule make_zb_h1(const StageGraph& graph, int num_microbatches) { return alternating("zb_h1", graph, num_microbatches, /*split=*/true); }
 
 // Megatron's order: microbatches go in groups of num_ranks through a rank's chunks, backward in the
 // reverse order of chunks.

@@ -63,6 +63,11 @@ Sharding::Sharding(Group group, const std::vector<Parameter*>& owned, const std:
   begin_step();
 }
 
+Shard* Sharding::find(const Parameter& parameter) {
+  const auto known = index_.find(&parameter);
+  return known == index_.end() ? nullptr : &shards_[known->second];
+}
+
 int64_t Sharding::per_rank(const Parameter& parameter) const {
   const int64_t n = group_.dp->size();
   return (parameter.value.numel() + n - 1) / n;

@@ -45,6 +45,7 @@ class Sharding {
   void after_use(const Block& block);
 
   std::vector<Shard>& shards() { return shards_; }  // of trainable parameters, in the store's order
+  Shard* find(const Parameter& parameter);          // null: not owned, or frozen
   // Collective over the replicas: a tensor per shard (a gradient, a moment) to the whole flattened local tensor. Any dtype.
   at::Tensor whole(const Shard& shard, const at::Tensor& part) const;
   // The whole local value of an owned parameter. Collective over the replicas with zero 3.

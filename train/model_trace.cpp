@@ -9,7 +9,6 @@
 #include <typeinfo>
 
 #include "core/error.h"
-#include "parallel/partition.h"
 
 namespace contexture::train {
 namespace {
@@ -176,6 +175,15 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   return trace;
 }
 
+parallel::Plan partition_for(const RunConfig& config, const Trace& trace, const std::string& partitioner, int num_devices) {
+  parallel::PartitionOptions options;
+  options.partitioner = parallel::parse_partitioner(partitioner);
+  options.num_devices = num_devices;
+  options.microbatches = static_cast<int>(config.parallel.microbatches);
+  options.shared = config.parallel.shared == "colocate" ? parallel::SharedRule::kTogether : parallel::SharedRule::kReplicated;
+  return parallel::partition(trace, options);
+}
+
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups) {
   const parallel::ParallelConfig& p = config.parallel;
   if (groups.pp == nullptr || p.partitioner == "uniform" || p.partitioner == "parameters") {
@@ -183,12 +191,7 @@ parallel::Placement placement_of(const RunConfig& config, const model::Model& sh
   }
   Trace trace = trace_model(config, shapes);
   parallel::set_times(trace, /*flops_per_s=*/1e12);  // only ratios matter: from FLOPs, every rank finds the same cut
-  parallel::PartitionOptions options;
-  options.partitioner = parallel::parse_partitioner(p.partitioner);
-  options.num_devices = groups.pp_size();
-  options.microbatches = static_cast<int>(p.microbatches);
-  options.shared = p.shared == "colocate" ? parallel::SharedRule::kTogether : parallel::SharedRule::kReplicated;
-  const parallel::Plan plan = parallel::partition(trace, options);
+  const parallel::Plan plan = partition_for(config, trace, p.partitioner, groups.pp_size());
   return parallel::place(shapes.blocks(), plan.stage_of_block, plan.device_of_stage, groups.pp_size());
 }
 

@@ -1,7 +1,7 @@
 // What the partitioner and the planner know of a model: its blocks and wires with their costs, for a typical microbatch.
 #pragma once
 #include "parallel/engine.h"
-#include "parallel/trace.h"
+#include "parallel/partition.h"
 #include "train/config.h"
 
 namespace contexture::train {
@@ -14,6 +14,9 @@ model::Microbatch typical_microbatch(const RunConfig& config);
 // takes milliseconds. timed: also runs each kind of block, its weights drawn and freed again, three times, and puts in the median seconds of
 // forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
 parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed = false);
+
+// Cuts a trace that has times into num_devices stages, for the run's microbatches and its rule for shared parameters.
+parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace, const std::string& partitioner, int num_devices);
 
 // Where a run's blocks go: parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups);

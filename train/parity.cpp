@@ -25,7 +25,7 @@ Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t ste
     out.contrastive.push_back(stats.contrastive);
     for (const auto& p : session.model().parameters().all()) {
       if (s > 0 || !p->trainable) continue;
-      const parallel::Shard* shard = engine.shard(*p);
+      const parallel::Shard* shard = engine.sharding().find(*p);
       const at::Tensor local = shard != nullptr ? engine.sharding().whole(*shard, shard->grad) : at::Tensor();
       const at::Tensor whole = engine.logical(*p, local, parallel::wide_dtype(session.model().dtype()));
       if (whole.defined()) out.gradients[p->name] = whole.clone();
