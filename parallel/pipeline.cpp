@@ -1,16 +1,12 @@
 #include "parallel/pipeline.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/error.h"
+#include "core/timing.h"
 
 namespace contexture::parallel {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // How many actions ahead receives are posted: the next one's wires travel while this one computes.
 constexpr size_t kReceivesAhead = 2;

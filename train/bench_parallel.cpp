@@ -1,12 +1,11 @@
 // N rows, D width, V vocabulary.
 #include "train/bench_parallel.h"
 
-#include <algorithm>
-#include <chrono>
 #include <fstream>
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/timing.h"
 #include "model/init.h"
 #include "train/optimizer.h"
 
@@ -15,15 +14,6 @@ namespace {
 
 using parallel::Pass;
 using parallel::Tensors;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> of) {
-  std::sort(of.begin(), of.end());
-  return of[of.size() / 2];
-}
 
 // A line of /proc/self/status, in MB.
 double status_mb(const std::string& key) {

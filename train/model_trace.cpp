@@ -4,20 +4,16 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <typeinfo>
 
 #include "core/error.h"
+#include "core/timing.h"
 
 namespace contexture::train {
 namespace {
 
 using parallel::Trace;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int64_t bytes_of(const parallel::WireShape& shape) {
   int64_t n = static_cast<int64_t>(c10::elementSize(shape.dtype));
@@ -86,11 +82,12 @@ Measured measure(model::Model& model, int index, const parallel::Pass& pass, con
     m.weight_grad_s = now_s() - start;
     if (t > 0) tries.push_back(m);
   }
-  const auto median = [&](double Measured::*field) {
-    std::sort(tries.begin(), tries.end(), [&](const Measured& a, const Measured& b) { return a.*field < b.*field; });
-    return tries[1].*field;
+  const auto median_of = [&](double Measured::*field) {
+    std::vector<double> values;
+    for (const Measured& t : tries) values.push_back(t.*field);
+    return median(std::move(values));
   };
-  return {median(&Measured::forward_s), median(&Measured::input_grad_s), median(&Measured::weight_grad_s), tries[0].activation_bytes};
+  return {median_of(&Measured::forward_s), median_of(&Measured::input_grad_s), median_of(&Measured::weight_grad_s), tries[0].activation_bytes};
 }
 
 }  // namespace

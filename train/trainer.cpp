@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <fstream>
@@ -14,13 +13,10 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/timing.h"
 
 namespace contexture::train {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 

@@ -8,7 +8,6 @@
 namespace contexture::parallel {
 namespace {
 
-using testing::now_s;
 using testing::Outcome;
 using testing::scenarios;
 

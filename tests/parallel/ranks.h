@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/timing.h"
 #include "parallel/communicator.h"
 
 namespace contexture::parallel::testing {
@@ -53,10 +54,6 @@ inline Outcome outcome_of(const std::function<void()>& run) {
   } catch (const std::exception& error) {
     return {"wrong", error.what()};
   }
-}
-
-inline double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 inline std::vector<Outcome> run_threads(const std::string& name, int size, double deadline_s) {

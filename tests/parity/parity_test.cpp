@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "layouts.h"
+#include "grid.h"
 
 namespace contexture::train {
 namespace {
