@@ -80,7 +80,7 @@ set(all_text "")
 foreach(page ${pages})
   file(READ ${ROOT}/${page} text)
   string(APPEND all_text "${text}")
-  string(REGEX MATCHALL "[`(](core|data|parallel|model|retriever|eval|train|cli|tests|configs|cmake|docs|tools|[.]ci)/[A-Za-z0-9_./-]*[`)]"
+  string(REGEX MATCHALL "[`(](core|data|parallel|model|retriever|eval|train|cli|tests|examples|configs|cmake|docs|tools|[.]ci)/[A-Za-z0-9_./-]*[`)]"
          named "${text}")
   list(REMOVE_DUPLICATES named)
   foreach(path ${named})

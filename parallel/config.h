@@ -18,6 +18,7 @@ struct ParallelConfig {
   int64_t zero = 0;
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
+  std::string cluster;
   std::string shared = "replicate";
   int64_t bucket_mb = 32;
   int64_t timeout_s = 60;
@@ -36,7 +37,9 @@ struct ParallelConfig {
     visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
     visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
     visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "
-                                      "typical microbatch: exact, linear, tree or pipedream (docs/partitioning.md)");
+                                      "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");
+    visit("cluster", cluster, "file of the machines (docs/formats/cluster.md), the same on every node: those partitioners then weigh its links and speed; empty: "
+                              "wires cost no time");
     visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
     visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");

@@ -23,7 +23,8 @@ constexpr double kNoGain = 0.01;  // share of the objective below which a cut is
 const std::vector<std::pair<std::string, Partitioner>>& partitioner_names() {
   static const std::vector<std::pair<std::string, Partitioner>> names = {
       {"exact", Partitioner::kExact},         {"linear", Partitioner::kLinear},         {"tree", Partitioner::kTree},
-      {"pipedream", Partitioner::kPipedream}, {"parameters", Partitioner::kParameters}, {"uniform", Partitioner::kUniform}};
+      {"pipedream", Partitioner::kPipedream}, {"parameters", Partitioner::kParameters}, {"uniform", Partitioner::kUniform},
+      {"blind", Partitioner::kBlind}};
   return names;
 }
 
@@ -314,7 +315,7 @@ Partitioner parse_partitioner(const std::string& name) {
     if (text == name) return partitioner;
     known.push_back(text);
   }
-  throw UsageError(concat("parallel.partitioner=", name, " must be one of exact, linear, tree, pipedream, parameters, uniform.",
+  throw UsageError(concat("parallel.partitioner=", name, " must be one of exact, linear, tree, pipedream, parameters, uniform, blind.",
                           did_you_mean_hint(name, known)));
 }
 
@@ -357,6 +358,9 @@ Plan partition(const Trace& trace, const PartitionOptions& options) {
       break;
     case Partitioner::kUniform:
       plan = uniform_plan(trace, options);
+      break;
+    case Partitioner::kBlind:
+      plan = blind_plan(trace, options);
       break;
   }
   plan.partitioner = options.partitioner;

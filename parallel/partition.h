@@ -21,9 +21,9 @@
 namespace contexture::parallel {
 
 // linear: the best cut of the blocks' own order, same objective. uniform, parameters: that order cut by number of blocks, by
-// parameter bytes. pipedream: by the slower of compute and per-edge bytes. tree: the published SageMaker algorithm. The last four
-// ignore caps.
-enum class Partitioner { kExact, kLinear, kTree, kPipedream, kParameters, kUniform };
+// parameter bytes. pipedream: by the slower of compute and per-edge bytes. tree: the published SageMaker algorithm. The next four
+// ignore caps, and so does blind, the cut of that order that balances time and knows no bytes.
+enum class Partitioner { kExact, kLinear, kTree, kPipedream, kParameters, kUniform, kBlind };
 Partitioner parse_partitioner(const std::string& name);  // "exact", ...; UsageError with the list
 std::string to_string(Partitioner partitioner);
 

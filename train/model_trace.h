@@ -15,7 +15,8 @@ model::Microbatch typical_microbatch(const RunConfig& config);
 // forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
 parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed = false);
 
-// Cuts a trace that has times into num_devices stages, for the run's microbatches and its rule for shared parameters.
+// Cuts a trace that has times into num_devices stages, for the run's microbatches, its rule for shared parameters and the links of its
+// cluster: those between nodes if stages lie on different ones, given the mesh's order.
 parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace, const std::string& partitioner, int num_devices);
 
 // Where a run's blocks go: parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().

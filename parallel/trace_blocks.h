@@ -1,0 +1,33 @@
+// Makes the trace of any block list: costs from shapes alone, or with each kind of block run and
+// timed.
+#pragma once
+#include <functional>
+#include <set>
+#include <string>
+
+#include "parallel/block.h"
+#include "parallel/trace.h"
+
+namespace contexture::parallel {
+
+struct TraceOptions {
+  std::string model = {};  // free text
+  double inputs = 1.0;     // training inputs that the pass stands for
+  at::ScalarType dtype = at::kFloat;
+  std::set<std::string> recompute = {};  // names of blocks
+  // Also runs each kind of block (its type, parameters' and wires' shapes) on random inputs, its
+  // weights drawn and freed again, three times on this thread's pool: median seconds of forward,
+  // input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator
+  // saw them. Without it seconds are 0 and those bytes are estimated.
+  bool timed = false;
+  // For a wire of documents that inputs share: distinct documents / slots, in (0, 1]; 0 for all
+  // other wires. Null: no such wires.
+  std::function<double(const std::string& wire)> distinct_ratio = nullptr;
+};
+
+// pass: a typical microbatch. Leaves the store's parameters without memory, in options.dtype; no
+// other weights are allocated, so an untimed trace of a model of any size takes milliseconds.
+Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& pass,
+                   const TraceOptions& options = {});
+
+}  // namespace contexture::parallel
