@@ -32,6 +32,8 @@ void RunConfig::validate() const {
                            train.batch_size, " is not a multiple of data.group_size=", data.group_size, ".");
   CONTEXTURE_USAGE_REQUIRE(data.query == "picture" || data.query == "text" || data.query == "both", "data.query=", data.query,
                            " is not known. Use picture, text or both.");
+  CONTEXTURE_USAGE_REQUIRE(data.assembly == "arrival" || data.assembly == "grouped", "data.assembly=", data.assembly,
+                           " is not known. Use arrival or grouped.");
   CONTEXTURE_USAGE_REQUIRE(!data.train.empty(), "data.train names no training set. Add one: ",
                            R"("train": [{"path": "train.jsonl"}])", ".");
   CONTEXTURE_USAGE_REQUIRE(data.max_document_tokens > 0 && data.max_question_tokens > 0 && data.max_answer_tokens > 1,

@@ -56,6 +56,7 @@ struct DataConfig {
   int64_t max_question_tokens = 48;
   int64_t max_answer_tokens = 24;
   int64_t group_size = 1;
+  std::string assembly = "arrival";
   double identity_probability = 0.0;
   data::AugmentConfig augment;
   data::AugmentConfig document_augment;
@@ -82,6 +83,7 @@ struct DataConfig {
     visit("max_question_tokens", max_question_tokens, "questions are cut to this many pieces");
     visit("max_answer_tokens", max_answer_tokens, "answers are cut to this many pieces");
     visit("group_size", group_size, "examples of a batch that share a gold document, which is then encoded once");
+    visit("assembly", assembly, "which inputs of a batch meet in a microbatch: arrival (as drawn), or grouped (those that read the same documents, which are then encoded once)");
     visit("identity_probability", identity_probability, "chance of a made-up identity: query and document pictures recoloured and mirrored alike");
     visit("augment", augment, "changes to query pictures while training");
     visit("document_augment", document_augment, "changes to gold documents' pictures while training");

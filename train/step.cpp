@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 
@@ -215,11 +216,20 @@ Gathered gather(const parallel::Engine& engine, const Assembled& assembled, cons
   return out;
 }
 
+// Messages between pipeline ranks since the start, as this rank's counters have them.
+int64_t bytes_sent(const parallel::Groups& groups) {
+  if (groups.pp == nullptr) return 0;
+  const auto traffic = groups.pp->traffic();
+  const auto sends = traffic.find("send");
+  return sends == traffic.end() ? 0 : sends->second.bytes;
+}
+
 // Sums of what each rank counted, on every rank. Only one rank counts each thing.
 void sum_stats(const parallel::Engine& engine, StepStats& stats) {
   if (engine.groups().world == nullptr) return;
   const at::Tensor sums = at::tensor({stats.loss, static_cast<double>(stats.target_tokens), static_cast<double>(stats.rows),
                                       static_cast<double>(stats.slots), static_cast<double>(stats.distinct),
+                                      static_cast<double>(stats.encoded), static_cast<double>(stats.sent_bytes),
                                       static_cast<double>(stats.first_hits), stats.flops}, at::kDouble);
   engine.groups().world->all_reduce(sums).wait();
   const double* s = sums.data_ptr<double>();
@@ -229,8 +239,10 @@ void sum_stats(const parallel::Engine& engine, StepStats& stats) {
   stats.rows = whole(s[2]);
   stats.slots = whole(s[3]);
   stats.distinct = whole(s[4]);
-  stats.first_hits = whole(s[5]);
-  stats.flops = s[6];
+  stats.encoded = whole(s[5]);
+  stats.sent_bytes = whole(s[6]);
+  stats.first_hits = whole(s[7]);
+  stats.flops = s[8];
 }
 
 }  // namespace
@@ -240,6 +252,7 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
   StepStats stats;
   const auto& batches = assembled.batches;
   const parallel::Groups& groups = engine.groups();
+  const int64_t sent_before = bytes_sent(groups);
   engine.sharding().begin_step();
   std::vector<parallel::Feeds> feeds;
   std::vector<parallel::Pass> passes;
@@ -278,11 +291,15 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
   };
   engine.pipeline().forward_backward(pass_pointers, roots);
   engine.sharding().finish();
+  stats.sent_bytes = bytes_sent(groups) - sent_before;
   if (groups.first_of_replica()) {
+    std::set<int64_t> distinct;
+    for (const auto& rows : assembled.rows) distinct.insert(rows.begin(), rows.end());
+    stats.distinct = static_cast<int64_t>(distinct.size());
     for (size_t m = 0; m < batches.size(); ++m) {
       stats.target_tokens += batches[m].target_tokens();
       stats.rows += batches[m].rows(config.model);
-      stats.distinct += static_cast<int64_t>(assembled.rows[m].size());
+      stats.encoded += static_cast<int64_t>(assembled.rows[m].size());
       stats.flops += 3 * model.forward_flops(passes[m]);
       for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
     }

@@ -29,7 +29,9 @@ struct StepStats {
   int64_t target_tokens = 0;
   int64_t rows = 0;          // tokens and patches read, without padding
   int64_t slots = 0;         // documents read, counted once per input
-  int64_t distinct = 0;      // documents encoded
+  int64_t distinct = 0;      // different documents that a replica reads, summed over replicas
+  int64_t encoded = 0;       // documents encoded: different ones of each microbatch, summed
+  int64_t sent_bytes = 0;    // between pipeline ranks, forward and back, of all replicas
   int64_t first_hits = 0;    // inputs whose best-ranked document is a gold one
   double flops = 0.0;        // model floating point operations, forward and backward, of what was executed
 };
@@ -38,6 +40,10 @@ struct StepStats {
 // index is searched by the replica's first rank, which tells the others. Held-out documents are passed over: they are no
 // distractor and no negative in training. The rankings name them.
 Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& step);
+
+// data.assembly = grouped: puts inputs that read the same documents next to each other, so that they meet in a microbatch of a replica. The
+// batch stays the same, and with it the gradient. Every replica learns what the others' inputs read. Collective.
+void group(const RunConfig& config, Session& session, PreparedStep& step, Lookup& lookup);
 
 // This replica's share, cut into microbatches. Within one, every distinct document stands once (rows: which of the
 // corpus), and after these the pictures of its pairs.

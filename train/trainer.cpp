@@ -122,10 +122,11 @@ TrainResult Trainer::run() {
   while (step_ < end && !stop_agreed()) {
     set_phase("data");
     const double start = now_s();
-    const PreparedStep prepared = *loader.next();
+    PreparedStep prepared = *loader.next();
     const double wait = now_s() - start;
     set_phase("retrieval");
-    const Lookup lookup = look_up(config_, *session_, prepared);
+    Lookup lookup = look_up(config_, *session_, prepared);
+    group(config_, *session_, prepared, lookup);
     set_phase("forward and backward");
     const Share share = share_of(config_, session_->engine().groups());
     const StepStats stats = forward_backward(config_, session_->model(), session_->engine(), prepared,
@@ -190,6 +191,8 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
                     {"mfu", per_s(stats.flops) / kPeak},
                     {"slots", stats.slots},
                     {"distinct_documents", stats.distinct},
+                    {"encoded_documents", stats.encoded},
+                    {"sent_bytes", stats.sent_bytes},
                     {"staleness", step - session_->retriever().refreshed_at()},
                     {"time_s", train_s_}};
   metrics_->append(record);
