@@ -20,6 +20,7 @@ struct ParallelConfig {
   std::string partitioner = "parameters";
   std::string cluster;
   std::string shared = "replicate";
+  int64_t timeline_step = 2;
   int64_t bucket_mb = 32;
   int64_t timeout_s = 60;
   int64_t first_timeout_s = 600;
@@ -41,6 +42,7 @@ struct ParallelConfig {
     visit("cluster", cluster, "file of the machines (docs/formats/cluster.md), the same on every node: those partitioners then weigh its links and speed; empty: "
                               "wires cost no time");
     visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
+    visit("timeline_step", timeline_step, "step of which each pipeline rank's work is written to run.dir/timeline.json, in Chrome's trace format; 0: never");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
     visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");
     visit("first_timeout_s", first_timeout_s, "the same until the first step is done");

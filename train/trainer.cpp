@@ -14,6 +14,7 @@
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/timing.h"
+#include "train/timeline.h"
 
 namespace contexture::train {
 namespace {
@@ -137,6 +138,10 @@ TrainResult Trainer::run() {
     const double rate = rate_at(config_.optimizer, step_, config_.train.steps);
     optimizer_->step(rate);
     ++step_;
+    if (step_ == config_.parallel.timeline_step && config_.parallel.pp > 1) {
+      const parallel::Engine& engine = session_->engine();
+      write_timeline(engine, session_->engine().pipeline().timeline(), std::filesystem::path(config_.run.dir) / "timeline.json");
+    }
     set_phase("refresh");
     const bool refreshed = session_->retriever().after_step(step_);
     const double seconds = now_s() - start;

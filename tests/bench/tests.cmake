@@ -2,3 +2,12 @@
 add_executable(ops_bench EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/ops_bench.cpp)
 target_link_libraries(ops_bench PRIVATE model contexture_flags)
 contexture_torch_pch(ops_bench)
+# A rank of the experiments in tests/bench/network.
+add_executable(layout_bench ${CMAKE_CURRENT_LIST_DIR}/network/layout_bench.cpp)
+target_link_libraries(layout_bench PRIVATE model contexture_flags)
+contexture_torch_pch(layout_bench)
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  add_test(NAME network_bytes COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/network/bytes.py --bench $<TARGET_FILE:layout_bench>)
+  set_tests_properties(network_bytes PROPERTIES LABELS network SKIP_RETURN_CODE 77 TIMEOUT 300)
+endif()

@@ -180,6 +180,26 @@ TEST(Parallel, AFullDiskLosesNothingThatWasComplete) {
   EXPECT_EQ(losses(run).size(), 8u);
 }
 
+TEST(Parallel, APipelineLeavesATimeline) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run";
+  ASSERT_EQ(run_program(launched(4, tiny_training(run, set({"parallel.pp=2", "parallel.microbatches=3", "train.steps=2", "eval.every=0"})))).code, 0);
+  const Json timeline = parse_json(read_file(run / "timeline.json"), "timeline.json");
+  std::map<std::pair<int, int>, std::vector<std::string>> rows;  // by replica and pipeline rank
+  std::map<std::pair<int, int>, double> until;
+  for (const Json& event : timeline["traceEvents"]) {
+    const std::pair<int, int> row{event["pid"], event["tid"]};
+    rows[row].push_back(event["name"]);
+    EXPECT_GE(event["ts"].get<double>(), until[row]);  // one thing at a time
+    until[row] = event["ts"].get<double>() + event["dur"].get<double>() - 1e-3;  // rounding of microseconds
+  }
+  ASSERT_EQ(rows.size(), 4u);
+  for (int replica = 0; replica < 2; ++replica) {  // 1F1B
+    EXPECT_EQ((rows[{replica, 0}]), (std::vector<std::string>{"0F0", "0F1", "0B0", "0F2", "0B1", "0B2"}));
+    EXPECT_EQ((rows[{replica, 1}]), (std::vector<std::string>{"1F0", "1B0", "1F1", "1B1", "1F2", "1B2"}));
+  }
+}
+
 TEST(Parallel, ReshardWritesOneFileEach) {
   const TempDir dir;
   const fs::path run = dir.path() / "run", to = dir.path() / "one";

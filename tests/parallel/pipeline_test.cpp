@@ -1,61 +1,19 @@
 // The pipeline runtime on models that are nothing but wires: any stage graph, and the idle time that its schedule promises.
 #include "parallel/pipeline.h"
 
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
+#include "sleeper.h"
 
 namespace contexture::parallel {
 namespace {
 
-// y = the sum of its inputs, times a weight; takes a given time.
-class Sleeper : public Block {
- public:
-  Sleeper(ParameterStore& store, const std::string& name, std::vector<std::string> in, std::string out, double seconds = 0.0)
-      : Block(name, std::move(in), {std::move(out)}), seconds_(seconds) {
-    weight_ = &use(store, name + ".weight", {1}, Init::constant(1.5));
-  }
-  Tensors forward(const Tensors& inputs, const Pass& pass) const override {
-    rest();
-    at::Tensor sum = inputs.empty() ? pass.feed("x") : inputs[0];
-    for (size_t i = 1; i < inputs.size(); ++i) sum = sum + inputs[i];
-    const at::Tensor y = sum * weight_->value;
-    if (y.requires_grad() && seconds_ > 0) y.register_hook([this](const at::Tensor&) { rest(); });
-    return {y};
-  }
-  std::vector<WireShape> shapes(const Pass& pass) const override { return {{pass.feed("x").sizes().vec(), at::kDouble}}; }
-
- private:
-  void rest() const {
-    if (seconds_ > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-  }
-  double seconds_;
-  const Parameter* weight_;
-};
-
-struct Built {
-  ParameterStore store;
-  BlockList blocks;
-};
-
-// Calls body(rank's communicator) on `ranks` threads.
-template <typename Body>
-void on_ranks(int ranks, const Body& body) {
-  const auto communicators = make_thread_communicators(ranks, /*deadline_s=*/60.0);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      at::set_num_threads(1);
-      body(ranks == 1 ? nullptr : communicators[r], r);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
+using testing::on_ranks;
+using testing::Sleeper;
+using testing::SleepingModel;
 
 // A diamond with a skip: a feeds b, c and e; b and c feed d; d and a feed e.
-void diamond(Built& built) {
+void diamond(SleepingModel& built) {
   const auto add = [&](const std::string& name, std::vector<std::string> in) {
     built.blocks.push_back(std::make_unique<Sleeper>(built.store, name, std::move(in), name + ".out"));
   };
@@ -82,7 +40,7 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
     const int ranks = 1 + *std::max_element(c.rank_of.begin(), c.rank_of.end());
     std::vector<std::map<std::string, double>> got(ranks);
     on_ranks(ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
-      Built built;
+      SleepingModel built;
       diamond(built);
       Pipeline pipeline(built.blocks, place(built.blocks, c.stage_of, c.rank_of, ranks), "list", pp);
       std::vector<Feeds> feeds(kMicrobatches);
@@ -123,7 +81,7 @@ struct Timed {
 double measured_idle(const Timed& c, double unit_s) {
   std::vector<double> busy(c.ranks), span(c.ranks);
   on_ranks(c.ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
-    Built built;
+    SleepingModel built;
     const int stages = c.ranks * c.chunks;
     for (int s = 0; s < stages; ++s) {
       built.blocks.push_back(std::make_unique<Sleeper>(built.store, concat("s", s), s == 0 ? std::vector<std::string>{} : std::vector{concat("w", s - 1)},
