@@ -16,6 +16,7 @@ struct ForeignOptions {
       image_name{};  // of a picture: "{id}" or "{id:012}" stands for its id; "" = the format's own
   std::string prompt = "Describe the picture.";  // coco: the question of every example
   std::string qrels{};                           // beir: the judgments of the queries file
+  bool unjudged = false;  // beir: all queries, without judgments where qrels is empty
 };
 
 using VisitDocument = std::function<void(const std::string& where, Document document)>;

@@ -52,7 +52,7 @@ std::vector<float> Index::State::prepare(std::span<const float> vectors,
   return prepared;
 }
 
-std::unique_ptr<Store> Index::State::make_store(std::span<const float> prepared) {
+std::unique_ptr<Store> Index::State::make_store(std::vector<float> prepared) {
   const int64_t n = static_cast<int64_t>(prepared.size()) / dim;
   built_factory = internal::without_id_map(options.factory);
   CONTEXTURE_REQUIRE(built_factory != "Flat" || options.search.empty(),
@@ -78,7 +78,7 @@ std::unique_ptr<Store> Index::State::make_store(std::span<const float> prepared)
     }
   }
   if (built_factory == "Flat") {
-    return internal::make_exact_store(options.metric, dim, prepared);
+    return internal::make_exact_store(options.metric, dim, std::move(prepared));
   }
   IndexOptions built = options;
   built.factory = built_factory;
@@ -127,9 +127,9 @@ Index Index::build(const IndexOptions& options, int64_t dim, std::vector<std::st
   state->options = options;
   state->dim = dim;
   state->add_ids(std::move(ids));
-  const std::vector<float> prepared = state->prepare(vectors, state->namer("The vector"));
+  std::vector<float> prepared = state->prepare(vectors, state->namer("The vector"));
   state->normalised = internal::all_unit_length(prepared, dim);
-  state->store = state->make_store(prepared);
+  state->store = state->make_store(std::move(prepared));
   return Index(std::move(state));
 }
 
@@ -230,16 +230,17 @@ void Index::rebuild(std::span<const float> vectors, const std::string& encoder_h
   const int64_t n = count_rows(vectors, state_->dim, "vectors");
   CONTEXTURE_REQUIRE(n == size(), "A rebuild needs a vector for each of the ", size(),
                      " rows, but got ", n, ".");
-  const std::vector<float> prepared = state_->prepare(vectors, state_->namer("The new vector"));
+  std::vector<float> prepared = state_->prepare(vectors, state_->namer("The new vector"));
+  const bool normalised = internal::all_unit_length(prepared, state_->dim);
   if (state_->built_factory == "Flat") {
     std::vector<int64_t> rows(n);
     std::iota(rows.begin(), rows.end(), int64_t{0});
     state_->store->replace(rows, prepared);
   } else {
-    state_->store = state_->make_store(prepared);
+    state_->store = state_->make_store(std::move(prepared));
   }
   state_->options.encoder_hash = encoder_hash;
-  state_->normalised = internal::all_unit_length(prepared, state_->dim);
+  state_->normalised = normalised;
 }
 
 void Index::set_search(const std::string& parameters) {

@@ -56,7 +56,10 @@ class Index {
   // Reads what save() wrote; nothing is allocated from a size that the card, the file's length and
   // its SHA-256 do not vouch for. Throws DataError with the reason: no card, damaged, cut short, a
   // Git LFS pointer, a newer format version.
-  static Index load(const std::filesystem::path& path);
+  // mapped: vectors (Flat) and inverted lists stay in the file and are read as a search touches
+  // them: a load takes milliseconds and several processes share the memory. The file's SHA-256 is
+  // then not checked, and an inverted file can't be changed.
+  static Index load(const std::filesystem::path& path, bool mapped = false);
   Index(Index&&) noexcept;
   Index& operator=(Index&&) noexcept;
   ~Index();

@@ -236,21 +236,24 @@ void beir_documents(const Source& source) {
 
 // The queries that the judgments name; those of another split are passed over.
 void beir_examples(const Source& source) {
-  CONTEXTURE_USAGE_REQUIRE(!source.options.qrels.empty(),
+  const bool all = source.options.unjudged && source.options.qrels.empty();
+  CONTEXTURE_USAGE_REQUIRE(all || !source.options.qrels.empty(),
                            "beir's queries need their judgments: give --qrels qrels/SPLIT.tsv.");
-  const Qrels qrels = read_qrels(source.options.qrels, source.bad);
+  const Qrels qrels = all ? Qrels{} : read_qrels(source.options.qrels, source.bad);
   source.records([&](const std::string& where, const std::string&, Json record) {
     source.guarded(where, "not a BEIR query", [&] {
       Example example;
       example.id = id_field(record, "_id");
       const auto judged = qrels.find(example.id);
-      if (judged == qrels.end()) return;
+      if (judged == qrels.end() && !all) return;
       example.question = text_field(record, "text");
-      for (const auto& [document, relevance] : judged->second) {
-        if (relevance > 0) example.documents.push_back(document);
-      }
       example.meta = others(record, {"_id", "text"});
-      example.meta["relevance"] = judged->second;
+      if (!all) {
+        for (const auto& [document, relevance] : judged->second) {
+          if (relevance > 0) example.documents.push_back(document);
+        }
+        example.meta["relevance"] = judged->second;
+      }
       source.example(where, std::move(example));
     });
   });

@@ -13,16 +13,18 @@ constexpr int kLanes = 8;
 #endif
 constexpr int64_t kPanel = 2 * kLanes;  // columns
 
-// A register of floats, anywhere in memory.
-using Lanes = float __attribute__((vector_size(4 * kLanes), aligned(4)));
+// A register of floats, and one float, anywhere in memory: vectors in a mapped file lie as its
+// header lets them.
+using Lanes = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
+using Loose = float __attribute__((aligned(1), may_alias));
 using Mask = int32_t __attribute__((vector_size(4 * kLanes)));
 using Words = int64_t __attribute__((vector_size(4 * kLanes)));
 
-Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
+Lanes load(const void* p) { return *reinterpret_cast<const Lanes*>(p); }
 
 // R rows against one panel of V registers' columns. R x V accumulators stay in registers.
 template <int R, int V>
-void panel_products(const float* rows, int64_t dim, const float* panel, float* scores,
+void panel_products(const Loose* rows, int64_t dim, const float* panel, float* scores,
                     int64_t width) {
   Lanes sum[R][V] = {};
   for (int64_t i = 0; i < dim; ++i) {
@@ -42,7 +44,7 @@ void panel_products(const float* rows, int64_t dim, const float* panel, float* s
 }
 
 template <int V>
-void all_rows(const float* rows, int64_t num_rows, int64_t dim, const float* panel, float* scores,
+void all_rows(const Loose* rows, int64_t num_rows, int64_t dim, const float* panel, float* scores,
               int64_t width) {
   constexpr int kRows = kLanes == 16 ? 12 : 12 / V;  // 32 registers, or 16
   int64_t r = 0;
@@ -69,38 +71,60 @@ float lane_sum(const Lanes& lanes) {
   return total;
 }
 
-// One row with Q queries as they lie. There is nothing to reuse but the row, so memory sets the pace: rows are read in
-// order, some sums in flight, and what comes half a page later is asked for.
-template <int Q>
-void plain_products(const float* x, int64_t dim, const float* queries, float* scores) {
-  constexpr int kChains = 4 / Q;
+// R rows with Q queries as they lie. There is nothing to reuse but what is in registers, so memory
+// sets the pace: the rows are read in order, side by side, and what comes half a page later is
+// asked for.
+template <int Q, int R>
+void plain_products(const Loose* rows, int64_t dim, const float* queries, float* scores,
+                    int64_t stride) {
+  constexpr int kChains = std::max(1, 8 / (Q * R));
   constexpr int64_t kAhead = 512;
-  Lanes sum[Q][kChains] = {};
+  Lanes sum[R][Q][kChains] = {};
   int64_t i = 0;
   for (; i + kChains * kLanes <= dim; i += kChains * kLanes) {
     for (int c = 0; c < kChains; ++c) {
       const int64_t at = i + c * kLanes;
-      __builtin_prefetch(x + at + kAhead);  // past the last row it does nothing
-      const Lanes part = load(x + at);
-      for (int q = 0; q < Q; ++q) sum[q][c] += part * load(queries + q * dim + at);
+      Lanes q[Q];
+      for (int j = 0; j < Q; ++j) q[j] = load(queries + j * dim + at);
+      for (int r = 0; r < R; ++r) {
+        __builtin_prefetch(rows + r * dim + at + kAhead);  // past the last row it does nothing
+        const Lanes part = load(rows + r * dim + at);
+        for (int j = 0; j < Q; ++j) sum[r][j][c] += part * q[j];
+      }
     }
   }
   for (; i + kLanes <= dim; i += kLanes) {
-    for (int q = 0; q < Q; ++q) sum[q][0] += load(x + i) * load(queries + q * dim + i);
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < Q; ++j)
+        sum[r][j][0] += load(rows + r * dim + i) * load(queries + j * dim + i);
+    }
   }
-  for (int q = 0; q < Q; ++q) {
-    for (int c = 1; c < kChains; ++c) sum[q][0] += sum[q][c];
-    float total = lane_sum(sum[q][0]);
-    for (int64_t j = i; j < dim; ++j) total += x[j] * queries[q * dim + j];
-    scores[q] = total;
+  for (int r = 0; r < R; ++r) {
+    for (int j = 0; j < Q; ++j) {
+      for (int c = 1; c < kChains; ++c) sum[r][j][0] += sum[r][j][c];
+      float total = lane_sum(sum[r][j][0]);
+      for (int64_t t = i; t < dim; ++t) total += rows[r * dim + t] * queries[j * dim + t];
+      scores[j * stride + r] = total;
+    }
   }
+}
+
+template <int Q>
+void all_plain(const Loose* rows, int64_t num_rows, int64_t dim, const float* queries,
+               float* scores, int64_t stride) {
+  constexpr int kRows = 4;
+  int64_t r = 0;
+  for (; r + kRows <= num_rows; r += kRows) {
+    plain_products<Q, kRows>(rows + r * dim, dim, queries, scores + r, stride);
+  }
+  for (; r < num_rows; ++r) plain_products<Q, 1>(rows + r * dim, dim, queries, scores + r, stride);
 }
 
 }  // namespace
 
 QueryPanels::QueryPanels(const float* queries, int64_t num_queries, int64_t dim)
     : num_queries_(num_queries), dim_(dim), width_((num_queries + kLanes - 1) / kLanes * kLanes) {
-  if (num_queries <= 2) {
+  if (by_query()) {
     packed_.assign(queries, queries + num_queries * dim);
     return;
   }
@@ -113,16 +137,11 @@ QueryPanels::QueryPanels(const float* queries, int64_t num_queries, int64_t dim)
   }
 }
 
-void QueryPanels::products(const float* rows, int64_t num_rows, float* scores) const {
-  if (num_queries_ <= 2) {
-    std::fill(scores, scores + num_rows * width_, 0.0f);
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const float* x = rows + r * dim_;
-      if (num_queries_ == 1) plain_products<1>(x, dim_, packed_.data(), scores + r * width_);
-      if (num_queries_ == 2) plain_products<2>(x, dim_, packed_.data(), scores + r * width_);
-    }
-    return;
-  }
+void QueryPanels::products(const void* data, int64_t num_rows, float* scores) const {
+  const auto* rows = static_cast<const Loose*>(data);
+  constexpr int64_t kStride = 96;
+  if (num_queries_ == 1) return all_plain<1>(rows, num_rows, dim_, packed_.data(), scores, kStride);
+  if (num_queries_ == 2) return all_plain<2>(rows, num_rows, dim_, packed_.data(), scores, kStride);
   for (int64_t first = 0; first < width_; first += kPanel) {
     const float* panel = packed_.data() + first * dim_;
     if (width_ - first >= kPanel) {
@@ -149,6 +168,26 @@ bool any_reaches(const float* scores, const float* bars, int64_t width) {
   int64_t any = 0;
   for (int i = 0; i < kLanes / 2; ++i) any |= words[i];
   return any != 0;
+}
+
+int64_t next_reaching(const float* scores, float bar, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end;) {
+    if (r % kLanes == 0) {
+      const Mask hit = load(scores + r) >= (Lanes{} + bar);
+      const Words words = reinterpret_cast<Words>(hit);
+      int64_t any = 0;
+      for (int i = 0; i < kLanes / 2; ++i) any |= words[i];
+      if (any == 0) {
+        r += kLanes;
+        continue;
+      }
+    }
+    const int64_t stop = std::min(end, (r / kLanes + 1) * kLanes);
+    for (; r < stop; ++r) {
+      if (scores[r] >= bar) return r;
+    }
+  }
+  return end;
 }
 
 }  // namespace contexture::retriever::internal

@@ -9,20 +9,27 @@
 
 namespace contexture::retriever::internal {
 
-// Queries transposed into panels of two registers' columns (the last one perhaps of one); up to two queries stay as they are.
+// Queries transposed into panels of two registers' columns (the last one perhaps of one); up to two
+// queries stay as they are.
 class QueryPanels {
  public:
   QueryPanels(const float* queries, int64_t num_queries, int64_t dim);
 
   int64_t num_queries() const { return num_queries_; }
   int64_t dim() const { return dim_; }
-  int64_t width() const { return width_; }  // columns of a score row: num_queries rounded up to a register
+  int64_t width() const {
+    return width_;
+  }  // columns of a score row: num_queries rounded up to a register
+  bool by_query() const { return num_queries_ <= kPlain; }  // how products() lays scores out
 
-  // scores: [num_rows, width]; columns beyond num_queries hold finite rubbish.
-  // Each product is a sum of dim terms in some order: |error| <= gamma(dim) |x| |q|.
-  void products(const float* rows, int64_t num_rows, float* scores) const;
+  // rows: num_rows vectors, floats at any address (a mapped file has them where its header ends).
+  // scores: room for [max(num_rows, 96), width]. By rows: [num_rows, width], columns beyond
+  // num_queries hold finite rubbish. By queries: [num_queries, 96], num_rows <= 96. Each product is
+  // a sum of dim terms in some order: |error| <= gamma(dim) |x| |q|.
+  void products(const void* rows, int64_t num_rows, float* scores) const;
 
  private:
+  static constexpr int64_t kPlain = 2;
   int64_t num_queries_, dim_, width_;
   std::vector<float> packed_;
 };
@@ -34,5 +41,9 @@ void to_negative_distances(float* scores, const float* squared_lengths, int64_t 
 
 // True when some scores[c] >= bars[c], c < width (as QueryPanels::width() gives it).
 bool any_reaches(const float* scores, const float* bars, int64_t width);
+
+// The first r >= begin with scores[r] >= bar, or end. scores may be read (not used) up to the next
+// multiple of 16 after end.
+int64_t next_reaching(const float* scores, float bar, int64_t begin, int64_t end);
 
 }  // namespace contexture::retriever::internal

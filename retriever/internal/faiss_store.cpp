@@ -118,8 +118,9 @@ std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, Metri
   });
 }
 
-FaissStore::FaissStore(const IndexOptions& options, std::unique_ptr<faiss::Index> index)
-    : options_(options), index_(std::move(index)), parts_(index_.get()) {
+FaissStore::FaissStore(const IndexOptions& options, std::unique_ptr<faiss::Index> index,
+                       bool mapped)
+    : options_(options), index_(std::move(index)), parts_(index_.get()), mapped_(mapped) {
   try {
     if (parts_.ivf) {
       parts_.ivf->make_direct_map(false);  // a file may bring one; it is not trusted
@@ -134,6 +135,18 @@ FaissStore::FaissStore(const IndexOptions& options, std::unique_ptr<faiss::Index
                "scored from them. Append ,RFlat to the factory string to keep them beside it."));
   }
   if (!options.search.empty()) set_search(options.search);
+  prepare_scan();
+}
+
+void FaissStore::prepare_scan() {
+  if (parts_.refine || parts_.transform) return;
+  scan_ = ListScan::make(parts_.ivf, options_.metric == Metric::kCosine);
+}
+
+void FaissStore::require_changeable() const {
+  CONTEXTURE_REQUIRE(!mapped_, "The index '", options_.factory,
+                     "' is read from its file as it is needed, and can't be changed or written. "
+                     "Load it into memory.");
 }
 
 const float* FaissStore::vector(int64_t row, float* buffer) const {
@@ -142,13 +155,16 @@ const float* FaissStore::vector(int64_t row, float* buffer) const {
 }
 
 void FaissStore::add(std::span<const float> vectors) {
+  require_changeable();
   const ThreadsFor threads(options_.factory);
   faiss_call(options_.factory, "add to", [&] {
     index_->add(static_cast<int64_t>(vectors.size()) / index_->d, vectors.data());
   });
+  prepare_scan();
 }
 
 void FaissStore::replace(std::span<const int64_t> rows, std::span<const float> vectors) {
+  require_changeable();
   auto* codes = dynamic_cast<faiss::IndexFlatCodes*>(parts_.core);
   auto* kept =
       parts_.refine ? dynamic_cast<faiss::IndexFlatCodes*>(parts_.refine->refine_index) : nullptr;
@@ -178,6 +194,7 @@ void FaissStore::replace(std::span<const int64_t> rows, std::span<const float> v
     }
     if (kept) encode(*kept, vectors.data());
   });
+  prepare_scan();
 }
 
 // Every query is searched alone: inside FAISS a batch of 20 takes other code paths than one of 19.
@@ -185,6 +202,7 @@ std::vector<std::vector<int64_t>> FaissStore::candidates(std::span<const float> 
                                                          int64_t k) const {
   const int64_t n = static_cast<int64_t>(queries.size()) / index_->d;
   const int64_t needed = std::min(k, size());
+  if (scan_) return scan_->candidates(queries, needed);
   const int64_t wanted = std::min(size(), std::max(4 * k, k + 64));
   std::vector<std::vector<int64_t>> rows(n);
   faiss_call(options_.factory, "search", [&] {

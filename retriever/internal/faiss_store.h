@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "retriever/internal/list_scan.h"
 #include "retriever/internal/store.h"
 
 namespace contexture::retriever::internal {
@@ -33,7 +34,8 @@ std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, Metri
 class FaissStore : public Store {
  public:
   // Takes a trained index whose vectors are all in. UserError when it can't give them back.
-  FaissStore(const IndexOptions& options, std::unique_ptr<faiss::Index> index);
+  // mapped: its lists can only be read.
+  FaissStore(const IndexOptions& options, std::unique_ptr<faiss::Index> index, bool mapped = false);
 
   int64_t size() const override { return index_->ntotal; }
   const float* vector(int64_t row, float* buffer) const override;
@@ -45,11 +47,15 @@ class FaissStore : public Store {
   void write(const Sink& sink) const override;
 
  private:
+  void require_changeable() const;
+  void prepare_scan();
   std::vector<int64_t> search_one(const float* query, int64_t wanted, int64_t k) const;
 
   IndexOptions options_;
   std::unique_ptr<faiss::Index> index_;
   FaissParts parts_;
+  bool mapped_;
+  std::unique_ptr<ListScan> scan_;  // null where FAISS searches
 };
 
 }  // namespace contexture::retriever::internal

@@ -37,21 +37,22 @@ FaissHeader parse_faiss_header(std::string_view bytes) {
   return header;
 }
 
-void write_flat_file(Metric metric, int64_t dim, std::span<const float> vectors, const Sink& sink) {
+void write_flat_file(Metric metric, int64_t dim, int64_t count, std::span<const std::byte> vectors,
+                     const Sink& sink) {
   std::string head = metric == Metric::kL2 ? "IxF2" : "IxFI";
   append(head, static_cast<int32_t>(dim));
-  append(head, static_cast<int64_t>(vectors.size()) / dim);
+  append(head, count);
   append(head, kFiller);
   append(head, kFiller);
   append(head, uint8_t{1});
   append(head, int32_t{metric == Metric::kL2 ? 1 : 0});
-  append(head, static_cast<uint64_t>(vectors.size()));
+  append(head, static_cast<uint64_t>(vectors.size() / sizeof(float)));
   sink(std::as_bytes(std::span(head)));
-  sink(std::as_bytes(vectors));
+  sink(vectors);
 }
 
-std::vector<float> read_flat_file(int64_t dim, int64_t count, std::string_view bytes,
-                                  const std::string& source) {
+std::span<const std::byte> flat_file_vectors(int64_t dim, int64_t count, std::string_view bytes,
+                                             const std::string& source) {
   constexpr size_t kBody = kFaissHeaderBytes + sizeof(uint64_t);
   // dim <= 2^16 and count <= 2^40 by the card's checks, so the product fits.
   const uint64_t num_floats = static_cast<uint64_t>(dim) * static_cast<uint64_t>(count);
@@ -63,9 +64,7 @@ std::vector<float> read_flat_file(int64_t dim, int64_t count, std::string_view b
   CONTEXTURE_DATA_REQUIRE(stated == num_floats, source, ": its list of floats says it holds ",
                           stated, ", but ", count, " vectors of ", dim, " make ", num_floats,
                           ". It is damaged: build it again.");
-  std::vector<float> vectors(num_floats);
-  if (num_floats > 0) std::memcpy(vectors.data(), bytes.data() + kBody, num_floats * sizeof(float));
-  return vectors;
+  return std::as_bytes(std::span(bytes)).subspan(kBody);
 }
 
 }  // namespace contexture::retriever::internal

@@ -21,11 +21,13 @@ struct FaissHeader {
 inline constexpr size_t kFaissHeaderBytes = 37;
 FaissHeader parse_faiss_header(std::string_view bytes);  // at least kFaissHeaderBytes
 
-void write_flat_file(Metric metric, int64_t dim, std::span<const float> vectors, const Sink& sink);
+// vectors: count x dim floats, at any address.
+void write_flat_file(Metric metric, int64_t dim, int64_t count, std::span<const std::byte> vectors,
+                     const Sink& sink);
 
-// Throws DataError naming `source` and both sizes unless `bytes` is exactly a flat file of count x
-// dim floats.
-std::vector<float> read_flat_file(int64_t dim, int64_t count, std::string_view bytes,
-                                  const std::string& source);
+// Where the floats of a flat file lie, at an address that floats may not have. Throws DataError
+// naming `source` and both sizes unless `bytes` is exactly a flat file of count x dim floats.
+std::span<const std::byte> flat_file_vectors(int64_t dim, int64_t count, std::string_view bytes,
+                                             const std::string& source);
 
 }  // namespace contexture::retriever::internal

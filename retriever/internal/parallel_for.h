@@ -3,11 +3,32 @@
 #include <cstdint>
 #include <exception>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace contexture::retriever::internal {
 
 // Multiply-adds below which a second thread costs more than it saves: waking one takes tens of
 // microseconds, a whole time slice when the machine is busy.
 inline constexpr int64_t kWorthThreads = 4'000'000;
+
+// The OpenMP threads of the next parallel region and the number of this one; 1 and 0 in a file
+// compiled without.
+inline int max_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+inline int thread_number() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
 
 // body(i) for i in 0..n-1, in any order, on any thread if there are `work` multiply-adds or more to
 // share. The exception of the lowest failing i is thrown after all ran.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/files.h"
 #include "retriever/index.h"
 #include "retriever/internal/store.h"
 
@@ -16,8 +17,9 @@ struct Index::State {
   std::string built_factory;
   int64_t dim = 0;
   bool normalised = false;
-  std::vector<std::string> ids;  // [size]
-  std::vector<int64_t> by_id;    // rows in the order of their ids
+  std::vector<std::string> ids;    // [size]
+  std::vector<int64_t> by_id;      // rows in the order of their ids
+  std::optional<MappedFile> file;  // what a mapped store reads; goes after it
   std::unique_ptr<internal::Store> store;
 
   // Throws, and changes nothing, when one is empty, not UTF-8, known, or there twice.
@@ -34,7 +36,7 @@ struct Index::State {
   std::vector<float> prepare(std::span<const float> vectors,
                              const std::function<std::string(int64_t)>& name_of) const;
   // Sets built_factory.
-  std::unique_ptr<internal::Store> make_store(std::span<const float> prepared);
+  std::unique_ptr<internal::Store> make_store(std::vector<float> prepared);
 };
 
 }  // namespace contexture::retriever

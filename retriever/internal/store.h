@@ -34,17 +34,21 @@ class Store {
 
 // "Flat": the vectors themselves, once. Candidates are exact: every row whose float score is within
 // twice the rounding bound of the k-th best, so the true k best are among them.
-std::unique_ptr<Store> make_exact_store(Metric metric, int64_t dim, std::span<const float> vectors);
-// `bytes` is a checked flat FAISS file of `count` vectors (check_index_header has seen it).
-std::unique_ptr<Store> read_exact_store(Metric metric, int64_t dim, int64_t count,
-                                        std::string_view bytes, const std::string& source);
+std::unique_ptr<Store> make_exact_store(Metric metric, int64_t dim, std::vector<float> vectors);
+// The same over floats that stay where they are (at any address), until it is changed. unit_length:
+// none is longer than 1.0001.
+std::unique_ptr<Store> view_exact_store(Metric metric, int64_t dim,
+                                        std::span<const std::byte> vectors, bool unit_length);
 
 // Any other factory string. Throws UserError naming it when FAISS refuses it or can't give vectors
 // back.
 std::unique_ptr<Store> make_faiss_store(const IndexOptions& options, int64_t dim,
                                         std::span<const float> vectors);
+// mapped: inverted lists stay in `bytes`, which must then outlive the store; it can't be changed or
+// written.
 std::unique_ptr<Store> read_faiss_store(const IndexOptions& options, int64_t dim, int64_t count,
-                                        std::string_view bytes, const std::string& source);
+                                        std::string_view bytes, const std::string& source,
+                                        bool mapped);
 
 // How many vectors the factory needs to be trained at all, and a factory that `num_vectors` would
 // do for. UserError when FAISS does not know the string.

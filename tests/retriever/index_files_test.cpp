@@ -85,8 +85,49 @@ TEST_F(IndexFiles, ASavedIndexAnswersAsTheOneInMemory) {
           EXPECT_EQ(got[q][i].score, want[q][i].score) << factory;
         }
       }
+      const Index mapped = Index::load(path(), /*mapped=*/true);
+      EXPECT_EQ(mapped.vectors(), before.vectors());
+      const auto seen = mapped.search(queries, 6);
+      for (size_t q = 0; q < want.size(); ++q) {
+        for (size_t i = 0; i < 6; ++i) {
+          EXPECT_EQ(seen[q][i].row, want[q][i].row) << factory;
+          EXPECT_EQ(seen[q][i].score, want[q][i].score) << factory;
+        }
+      }
       after.add({"later"}, random_vectors(1, kDim, 3));
       EXPECT_EQ(after.id(kCount), "later");
+    }
+  }
+}
+
+TEST_F(IndexFiles, AMappedIndexIsReadInPlaceAndItsListsAreNotChanged) {
+  sample("IVF8,Flat").save(path());
+  Index lists = Index::load(path(), /*mapped=*/true);
+  const std::vector<float> more = random_vectors(1, kDim, 3);
+  const std::string refusal = message_of<UserError>([&] { lists.add({"later"}, more); });
+  EXPECT_TRUE(contains(refusal, "Load it into memory")) << refusal;
+  EXPECT_THROW(lists.replace(std::vector<int64_t>{1}, more), UserError);
+  EXPECT_THROW(lists.save(folder_.path() / "copy.faiss"), UserError);
+  EXPECT_FALSE(fs::exists(folder_.path() / "copy.faiss"));
+  sample("Flat").save(path());
+  Index flat = Index::load(path(), /*mapped=*/true);
+  flat.add({"later"}, more);  // copies first: the file stays as it is
+  EXPECT_EQ(flat.size(), kCount + 1);
+  flat.replace(std::vector<int64_t>{0}, more);
+  EXPECT_EQ(flat.vector(0), flat.vector(kCount));
+  EXPECT_EQ(Index::load(path()).size(), kCount);
+}
+
+TEST_F(IndexFiles, AMappedIndexRefusesWhatItsLengthsGiveAway) {
+  for (const char* factory : {"Flat", "IVF8,Flat"}) {
+    sample(factory).save(path());
+    const std::string whole = read_file(path());
+    for (const size_t bytes : {size_t{0}, size_t{20}, size_t{1000}, whole.size() - 1}) {
+      write_file_atomic(path(), std::string_view(whole).substr(0, bytes));
+      EXPECT_NE(message_of<DataError>([&] { Index::load(path(), true); }), "") << factory << bytes;
+      forge([](std::string&) {});  // and when the card vouches for the length
+      EXPECT_NE(message_of<DataError>([&] { Index::load(path(), true); }), "") << factory << bytes;
+      sample(factory).save(path());
     }
   }
 }

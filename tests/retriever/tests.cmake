@@ -6,3 +6,5 @@ contexture_test(retriever/index_test.cpp LINK retriever ENV OMP_WAIT_POLICY=pass
 contexture_test(retriever/index_factories_test.cpp LINK retriever TIMEOUT 300 ENV OMP_NUM_THREADS=1)
 contexture_test(retriever/index_files_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
 
+contexture_test(retriever/sharded_index_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
+contexture_test(retriever/embedding_job_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)

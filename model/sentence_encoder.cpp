@@ -1,0 +1,206 @@
+// N rows (tokens of all texts), D width, H heads, K head width, F feed-forward width, S texts.
+#include "model/sentence_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "model/internal/encoder_kernels.h"
+#include "model/internal/op_dispatch.h"
+#include "model/internal/product.h"
+#include "model/ops.h"
+
+namespace contexture::model {
+namespace {
+
+namespace fs = std::filesystem;
+namespace kernels = ops::internal;
+
+// modules.json lists what follows the transformer: a pooling folder, perhaps a normalisation.
+void read_modules(const fs::path& folder, SentenceEncoderConfig& config) {
+  const fs::path path = folder / "modules.json";
+  fs::path pooling = folder / "1_Pooling";
+  if (fs::exists(path)) {
+    const Json modules = read_json_file(path.string());
+    CONTEXTURE_DATA_REQUIRE(modules.is_array(), path.string(), ": must be a list of modules.");
+    for (const Json& module : modules) {
+      const std::string type = json_get<std::string>(module, "type", path.string());
+      if (type.ends_with(".Normalize")) {
+        config.normalise = true;
+      } else if (type.ends_with(".Pooling")) {
+        pooling = folder / json_get<std::string>(module, "path", path.string());
+      } else {
+        CONTEXTURE_DATA_REQUIRE(type.ends_with(".Transformer"), path.string(), ": has a module ",
+                                type, ". Read are Transformer, Pooling and Normalize.");
+      }
+    }
+  }
+  if (!fs::exists(pooling / "config.json")) return;
+  const std::string where = (pooling / "config.json").string();
+  const Json json = read_json_file(where);
+  std::vector<std::string> modes;
+  for (const auto& [key, value] : json.items()) {
+    if (key.starts_with("pooling_mode_") && value.is_boolean() && value.get<bool>())
+      modes.push_back(key.substr(13));
+  }
+  if (json.contains("pooling_mode")) modes = {json_get<std::string>(json, "pooling_mode", where)};
+  CONTEXTURE_DATA_REQUIRE(
+      modes.size() == 1 && (modes[0] == "mean_tokens" || modes[0] == "cls_token" ||
+                            modes[0] == "mean" || modes[0] == "cls"),
+      where, ": asks for the pooling ", modes.empty() ? "of nothing" : modes[0],
+      modes.size() > 1 ? " and others" : "", ". Read are mean_tokens and cls_token, one of them.");
+  config.mean_pooling = modes[0].starts_with("mean");
+}
+
+}  // namespace
+
+SentenceEncoderConfig SentenceEncoderConfig::read(const fs::path& folder) {
+  const std::string where = (folder / "config.json").string();
+  CONTEXTURE_DATA_REQUIRE(fs::exists(where), folder.string(),
+                          " has no config.json. Name the folder of a Hugging Face model.");
+  const Json json = read_json_file(where);
+  CONTEXTURE_DATA_REQUIRE(json.is_object(), where, ": must be a JSON object.");
+  const std::string kind = json_get<std::string>(json, "model_type", where);
+  CONTEXTURE_DATA_REQUIRE(kind == "bert", where, ": model_type is '", kind,
+                          "'. Encoders of model_type 'bert' are read.");
+  const std::string act = json_get_or<std::string>(json, "hidden_act", "gelu", where);
+  CONTEXTURE_DATA_REQUIRE(act == "gelu", where, ": hidden_act is '", act,
+                          "'. Only 'gelu' is read.");
+  const std::string place =
+      json_get_or<std::string>(json, "position_embedding_type", "absolute", where);
+  CONTEXTURE_DATA_REQUIRE(place == "absolute", where, ": position_embedding_type is '", place,
+                          "'. Only 'absolute' is read.");
+  SentenceEncoderConfig config;
+  const auto size = [&](const char* key, int64_t most) {
+    const int64_t value = json_get<int64_t>(json, key, where);
+    CONTEXTURE_DATA_REQUIRE(value >= 1 && value <= most, where, ": ", key, " ", value,
+                            " is outside 1..", most, ".");
+    return value;
+  };
+  config.vocab = size("vocab_size", 10'000'000);
+  config.width = size("hidden_size", 65536);
+  config.heads = size("num_attention_heads", 1024);
+  config.ffn_width = size("intermediate_size", 1 << 20);
+  config.layers = size("num_hidden_layers", 1000);
+  config.positions = size("max_position_embeddings", 1 << 20);
+  config.types = size("type_vocab_size", 1024);
+  config.norm_eps = json_get_or(json, "layer_norm_eps", 1e-12, where);
+  CONTEXTURE_DATA_REQUIRE(config.width % config.heads == 0, where, ": hidden_size ", config.width,
+                          " is no multiple of num_attention_heads ", config.heads, ".");
+  config.max_tokens = config.positions;
+  const fs::path limits = folder / "sentence_bert_config.json";
+  if (fs::exists(limits)) {
+    const int64_t most = json_get_or(read_json_file(limits.string()), "max_seq_length",
+                                     config.positions, limits.string());
+    CONTEXTURE_DATA_REQUIRE(most >= 2, limits.string(), ": max_seq_length ", most,
+                            " leaves no room for text.");
+    config.max_tokens = std::min(config.positions, most);
+  }
+  read_modules(folder, config);
+  return config;
+}
+
+SentenceEncoder SentenceEncoder::load(const fs::path& folder, EncoderPrecision precision) {
+  return SentenceEncoder(SentenceEncoderConfig::read(folder), ForeignWeights::open(folder),
+                         precision);
+}
+
+SentenceEncoder::SentenceEncoder(const SentenceEncoderConfig& config, const ForeignWeights& weights,
+                                 EncoderPrecision precision)
+    : config_(config), states_(precision == EncoderPrecision::kBf16 ? at::kBFloat16 : at::kFloat) {
+  const int64_t D = config.width, F = config.ffn_width;
+  // A model for another task holds the encoder under "bert.".
+  const std::string root = weights.contains("embeddings.word_embeddings.weight") ? "" : "bert.";
+  const auto get = [&](const std::string& name, at::IntArrayRef shape) {
+    return weights.get(root + name, shape);
+  };
+  const auto norm = [&](const std::string& name) {
+    const bool old =
+        !weights.contains(root + name + ".weight") && weights.contains(root + name + ".gamma");
+    return Norm{get(name + (old ? ".gamma" : ".weight"), {D}),
+                get(name + (old ? ".beta" : ".bias"), {D})};
+  };
+  const auto dense = [&](const std::string& name, int64_t out, int64_t in) {
+    return Dense{get(name + ".weight", {out, in}).to(states_), get(name + ".bias", {out})};
+  };
+  words_ = get("embeddings.word_embeddings.weight", {config.vocab, D});
+  positions_ = get("embeddings.position_embeddings.weight", {config.positions, D});
+  type_ = get("embeddings.token_type_embeddings.weight", {config.types, D})[0].contiguous();
+  embedding_norm_ = norm("embeddings.LayerNorm");
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const std::string at = concat("encoder.layer.", i, ".");
+    Layer layer;
+    const Dense q = dense(at + "attention.self.query", D, D),
+                k = dense(at + "attention.self.key", D, D),
+                v = dense(at + "attention.self.value", D, D);
+    layer.qkv = {at::cat({q.weight, k.weight, v.weight}), at::cat({q.bias, k.bias, v.bias})};
+    layer.out = dense(at + "attention.output.dense", D, D);
+    layer.after_attention = norm(at + "attention.output.LayerNorm");
+    layer.up = dense(at + "intermediate.dense", F, D);
+    layer.down = dense(at + "output.dense", D, F);
+    layer.after_mlp = norm(at + "output.LayerNorm");
+    layers_.push_back(std::move(layer));
+  }
+}
+
+at::Tensor SentenceEncoder::embed(const std::vector<std::span<const int32_t>>& texts) const {
+  const c10::InferenceMode no_gradient;
+  const int64_t S = static_cast<int64_t>(texts.size()), D = config_.width, F = config_.ffn_width,
+                H = config_.heads, K = D / H;
+  at::Tensor pooled_SD = at::zeros({S, D}, at::kFloat);
+  if (S == 0) return pooled_SD;
+  const at::Tensor begin_S1 = at::zeros({S + 1}, at::kLong);
+  int64_t* begin = begin_S1.data_ptr<int64_t>();
+  std::vector<int32_t> ids, position;
+  for (int64_t s = 0; s < S; ++s) {
+    const int64_t length = static_cast<int64_t>(texts[s].size());
+    CONTEXTURE_REQUIRE(length >= 1 && length <= config_.max_tokens, "Text ", s, " has ", length,
+                       " tokens; the encoder reads 1 to ", config_.max_tokens, ".");
+    for (int64_t i = 0; i < length; ++i) {
+      CONTEXTURE_REQUIRE(texts[s][i] >= 0 && texts[s][i] < config_.vocab, "Text ", s,
+                         " has the token id ", texts[s][i], ", and the encoder's vocabulary ",
+                         config_.vocab, ". Is vocab.txt another model's?");
+      position.push_back(static_cast<int32_t>(i));
+    }
+    ids.insert(ids.end(), texts[s].begin(), texts[s].end());
+    begin[s + 1] = begin[s] + length;
+  }
+  const int64_t N = begin[S];
+  const ops::Segments segments = ops::self_segments(begin_S1, /*causal=*/false);
+  const float eps = static_cast<float>(config_.norm_eps);
+  const auto floats = [](const at::Tensor& t) { return t.data_ptr<float>(); };
+  const auto norm_of = [&](const Norm& norm) {
+    return kernels::LayerNorm{floats(norm.gain), floats(norm.bias), eps};
+  };
+  const at::Tensor x_ND = at::empty({N, D}, states_);
+  kernels::dispatch(states_, [&](auto in) {
+    using In = decltype(in);
+    if constexpr (!std::is_same_v<In, double>) {
+      const auto data = [](const at::Tensor& t) { return kernels::data<In>(t); };
+      kernels::embed_rows<In>(N, D, floats(words_), floats(positions_), floats(type_), ids.data(),
+                              position.data(), norm_of(embedding_norm_), data(x_ND));
+      for (const Layer& layer : layers_) {
+        const at::Tensor qkv_N3D = kernels::product(x_ND, layer.qkv.weight.t());
+        kernels::add_bias_rows<In>(N, 3 * D, floats(layer.qkv.bias), data(qkv_N3D));
+        const auto qkv = qkv_N3D.view({N, 3, H, K}).unbind(1);
+        const at::Tensor attended_ND =
+            ops::attention(qkv[0], qkv[1], qkv[2], segments).view({N, D});
+        const at::Tensor out_ND = kernels::product(attended_ND, layer.out.weight.t());
+        kernels::add_norm_rows<In>(N, D, data(out_ND), floats(layer.out.bias),
+                                   norm_of(layer.after_attention), data(x_ND));
+        const at::Tensor up_NF = kernels::product(x_ND, layer.up.weight.t());
+        kernels::gelu_rows<In>(N, F, floats(layer.up.bias), data(up_NF));
+        const at::Tensor down_ND = kernels::product(up_NF, layer.down.weight.t());
+        kernels::add_norm_rows<In>(N, D, data(down_ND), floats(layer.down.bias),
+                                   norm_of(layer.after_mlp), data(x_ND));
+      }
+      kernels::pool_rows<In>(S, D, begin, config_.mean_pooling, data(x_ND), floats(pooled_SD));
+    }
+  });
+  // As torch.nn.functional.normalize: a length below 1e-12 counts as that.
+  if (config_.normalise) pooled_SD = pooled_SD / pooled_SD.norm(2, {1}, true).clamp_min(1e-12);
+  return pooled_SD;
+}
+
+}  // namespace contexture::model

@@ -1,0 +1,188 @@
+#include "retriever/sharded_index.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/format.h"
+#include "core/json.h"
+
+namespace contexture::retriever {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kEnding = ".shards.json";
+constexpr const char* kFormat = "contexture-index-shards";
+
+fs::path shard_path(const fs::path& list, int64_t shard, int64_t num_shards) {
+  std::string stem = list.string();
+  stem.resize(stem.size() - kEnding.size());
+  return stem + format(".{:05}-of-{:05}.faiss", shard, num_shards);
+}
+
+// "a and b differ in metric: cosine, l2"
+void require_alike(const ShardedIndex& a, const ShardedIndex& b, const char* what) {
+  const IndexOptions &x = a.options(), &y = b.options();
+  CONTEXTURE_REQUIRE(x.metric == y.metric, what, ": one compares by ", metric_name(x.metric),
+                     ", another by ", metric_name(y.metric), ". Build them with one --metric.");
+  CONTEXTURE_REQUIRE(a.dim() == b.dim(), what, ": one has vectors of ", a.dim(),
+                     " numbers, another of ", b.dim(), ". They come from different encoders.");
+  CONTEXTURE_REQUIRE(x.encoder_hash == y.encoder_hash, what, ": one was made by the encoder '",
+                     x.encoder_hash, "', another by '", y.encoder_hash,
+                     "'. Their vectors do not compare: build them with one encoder.");
+}
+
+}  // namespace
+
+bool is_shard_list(const fs::path& path) { return path.string().ends_with(kEnding); }
+
+ShardedIndex::ShardedIndex(std::vector<Index> shards) : shards_(std::move(shards)) {
+  CONTEXTURE_INVARIANT(!shards_.empty());
+  first_row_.push_back(0);
+  for (const Index& shard : shards_) first_row_.push_back(first_row_.back() + shard.size());
+}
+
+ShardedIndex ShardedIndex::load(const fs::path& path, bool mapped) {
+  std::vector<Index> shards;
+  if (!is_shard_list(path)) {
+    shards.push_back(Index::load(path, mapped));
+    return ShardedIndex(std::move(shards));
+  }
+  const std::string where = path.string();
+  const Json json = read_json_file(where);
+  CONTEXTURE_DATA_REQUIRE(json.is_object() && json.value("format", Json()) == kFormat &&
+                              json_get<int64_t>(json, "version", where) == 1,
+                          where, ": is no list of shards (format \"", kFormat, "\", version 1).");
+  const auto names = json_get<std::vector<std::string>>(json, "shards", where);
+  CONTEXTURE_DATA_REQUIRE(!names.empty(), where, ": lists no shard.");
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& name : names) {
+    CONTEXTURE_DATA_REQUIRE(fs::path(name).filename() == name, where, ": '", name,
+                            "' must be a file beside it.");
+    shards.push_back(Index::load(path.parent_path() / name, mapped));
+  }
+  for (const Index& shard : shards) {
+    CONTEXTURE_DATA_REQUIRE(
+        shard.dim() == shards[0].dim() && shard.options().metric == shards[0].options().metric &&
+            shard.options().encoder_hash == shards[0].options().encoder_hash,
+        where,
+        ": its shards differ in dimension, metric or encoder. Some belong to another index.");
+    for (int64_t row = 0; row < shard.size(); ++row) {
+      CONTEXTURE_DATA_REQUIRE(seen.insert(shard.id(row)).second, where, ": the id '", shard.id(row),
+                              "' is in two shards.");
+    }
+  }
+  ShardedIndex all(std::move(shards));
+  CONTEXTURE_DATA_REQUIRE(all.size() == json_get<int64_t>(json, "count", where), where,
+                          ": says it has ", json["count"].dump(), " documents, its shards have ",
+                          all.size(), ". One of them was replaced.");
+  return all;
+}
+
+std::pair<size_t, int64_t> ShardedIndex::place(int64_t row) const {
+  CONTEXTURE_INVARIANT(row >= 0 && row < size(), "row ", row, " of ", size());
+  const auto after = std::upper_bound(first_row_.begin(), first_row_.end(), row);
+  const auto shard = static_cast<size_t>(after - first_row_.begin()) - 1;
+  return {shard, row - first_row_[shard]};
+}
+
+const std::string& ShardedIndex::id(int64_t row) const {
+  const auto [shard, within] = place(row);
+  return shards_[shard].id(within);
+}
+
+std::vector<float> ShardedIndex::vector(int64_t row) const {
+  const auto [shard, within] = place(row);
+  return shards_[shard].vector(within);
+}
+
+std::optional<int64_t> ShardedIndex::find(const std::string& id) const {
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    if (const auto row = shards_[s].find(id)) return first_row_[s] + *row;
+  }
+  return std::nullopt;
+}
+
+std::vector<Ranking> ShardedIndex::search(std::span<const float> queries, int64_t k) const {
+  std::vector<Ranking> merged = shards_[0].search(queries, k);
+  if (shards_.size() == 1) return merged;
+  for (size_t s = 1; s < shards_.size(); ++s) {
+    const std::vector<Ranking> more = shards_[s].search(queries, k);
+    for (size_t q = 0; q < merged.size(); ++q) {
+      for (const Hit& hit : more[q]) merged[q].push_back({first_row_[s] + hit.row, hit.score});
+    }
+  }
+  for (Ranking& ranking : merged) {
+    const int64_t kept = std::min<int64_t>(k, static_cast<int64_t>(ranking.size()));
+    std::partial_sort(ranking.begin(), ranking.begin() + kept, ranking.end(),
+                      [this](const Hit& a, const Hit& b) {
+                        return a.score != b.score ? a.score > b.score : id(a.row) < id(b.row);
+                      });
+    ranking.resize(kept);
+  }
+  return merged;
+}
+
+void ShardedIndex::set_search(const std::string& parameters) {
+  for (Index& shard : shards_) shard.set_search(parameters);
+}
+
+void build_shards(const IndexOptions& options, int64_t dim, std::vector<std::string> ids,
+                  std::span<const float> vectors, int64_t num_shards, const fs::path& path) {
+  const auto n = static_cast<int64_t>(ids.size());
+  CONTEXTURE_USAGE_REQUIRE(
+      num_shards >= 1 && num_shards <= std::max<int64_t>(1, n), "Cutting ", n, " documents into ",
+      num_shards, " shards was asked for; possible are 1 to ", std::max<int64_t>(1, n), ".");
+  CONTEXTURE_USAGE_REQUIRE(is_shard_list(path),
+                           "Shards are written beside a list of them: --output must end in ",
+                           kEnding, ", but is ", path.string(), ".");
+  CONTEXTURE_INVARIANT(static_cast<int64_t>(vectors.size()) == n * dim);
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& id : ids) {
+    CONTEXTURE_DATA_REQUIRE(
+        seen.insert(id).second, "The id '", id,
+        "' occurs twice among the ids of an index. Ids name documents: rename one.");
+  }
+  Json names = Json::array();
+  for (int64_t shard = 0; shard < num_shards; ++shard) {
+    const int64_t begin = n * shard / num_shards, end = n * (shard + 1) / num_shards;
+    const fs::path file = shard_path(path, shard, num_shards);
+    Index::build(
+        options, dim, {ids.begin() + begin, ids.begin() + end},
+        vectors.subspan(static_cast<size_t>(begin * dim), static_cast<size_t>((end - begin) * dim)))
+        .save(file);
+    names.push_back(file.filename().string());
+  }
+  const Json list{{"format", kFormat}, {"version", 1}, {"count", n}, {"shards", names}};
+  write_file_atomic(path, std::string_view(list.dump(2) + "\n"));
+}
+
+void write_merged(const std::vector<const ShardedIndex*>& sources, const std::string& factory,
+                  int64_t num_shards, const fs::path& path) {
+  CONTEXTURE_INVARIANT(!sources.empty());
+  IndexOptions options = sources[0]->options();
+  if (!factory.empty() && factory != options.factory) {
+    options.factory = factory;
+    options.search.clear();
+  }
+  std::vector<std::string> ids;
+  std::vector<float> vectors;
+  for (const ShardedIndex* source : sources) {
+    require_alike(*sources[0], *source, "The indexes do not fit together");
+    for (const Index& shard : source->shards()) {
+      for (int64_t row = 0; row < shard.size(); ++row) ids.push_back(shard.id(row));
+      const std::vector<float> more = shard.vectors();
+      vectors.insert(vectors.end(), more.begin(), more.end());
+    }
+  }
+  const int64_t dim = sources[0]->dim();
+  if (num_shards > 1) return build_shards(options, dim, std::move(ids), vectors, num_shards, path);
+  CONTEXTURE_USAGE_REQUIRE(
+      !is_shard_list(path), path.string(),
+      " names a list of shards; give --shards, or another name for one index.");
+  Index::build(options, dim, std::move(ids), vectors).save(path);
+}
+
+}  // namespace contexture::retriever

@@ -1,0 +1,54 @@
+// An index cut into shards, each an index of its own with its card, and a list of them: searched
+// together, the result is that of the whole (every shard gives its k best, the k best of these are
+// the k best of all). Shards may be cut anew at will (docs/formats/index.md).
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "retriever/index.h"
+
+namespace contexture::retriever {
+
+class ShardedIndex {
+ public:
+  // `path` is one index, or a list of shards (ending in .shards.json). Throws DataError naming the
+  // shard when one is missing, damaged, of another metric, dimension or encoder, or when two shards
+  // share an id.
+  static ShardedIndex load(const std::filesystem::path& path, bool mapped = false);
+  explicit ShardedIndex(std::vector<Index> shards);  // at least one
+
+  int64_t size() const { return first_row_.back(); }
+  int64_t dim() const { return shards_.front().dim(); }
+  const IndexOptions& options() const { return shards_.front().options(); }
+  const std::vector<Index>& shards() const { return shards_; }
+
+  // Rows count through the shards in their order.
+  const std::string& id(int64_t row) const;
+  std::optional<int64_t> find(const std::string& id) const;
+  std::vector<float> vector(int64_t row) const;
+  std::vector<Ranking> search(std::span<const float> queries, int64_t k) const;
+  void set_search(const std::string& parameters);
+  void require_encoder(std::string_view hash) const { shards_.front().require_encoder(hash); }
+
+ private:
+  std::pair<size_t, int64_t> place(int64_t row) const;  // shard, row within
+  std::vector<Index> shards_;
+  std::vector<int64_t> first_row_;  // [shards + 1]
+};
+
+// Everything in `sources` (indexes or lists of shards), as one index at `path` (num_shards 1) or as
+// shards and their list `path`, which then ends in .shards.json. factory empty: the first source's.
+// Ids keep their order. Throws UserError when the sources' metrics, dimensions or encoders differ,
+// DataError when an id is there twice.
+void write_merged(const std::vector<const ShardedIndex*>& sources, const std::string& factory,
+                  int64_t num_shards, const std::filesystem::path& path);
+
+// Builds n vectors as shards of consecutive rows and writes them with their list.
+void build_shards(const IndexOptions& options, int64_t dim, std::vector<std::string> ids,
+                  std::span<const float> vectors, int64_t num_shards,
+                  const std::filesystem::path& path);
+
+bool is_shard_list(const std::filesystem::path& path);
+
+}  // namespace contexture::retriever

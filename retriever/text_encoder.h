@@ -1,0 +1,47 @@
+// A published sentence encoder with its tokenizer: texts in, vectors out. For indexing a corpus
+// with weights that other people trained.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/wordpiece.h"
+#include "model/sentence_encoder.h"
+
+namespace contexture::retriever {
+
+class TextEncoder {
+ public:
+  // A Hugging Face folder. max_tokens 0: the folder's own limit. Throws DataError as WordPiece and
+  // SentenceEncoder do.
+  static TextEncoder load(const std::filesystem::path& folder, model::EncoderPrecision precision,
+                          int64_t max_tokens = 0);
+
+  int64_t dim() const { return encoder_.dim(); }
+  int64_t max_tokens() const { return max_tokens_; }
+  // Of weights, vocabulary, pooling and the token limit: what makes vectors comparable. The
+  // precision is no part of it.
+  const std::string& hash() const { return hash_; }
+
+  // [texts, dim()], row-major. Texts of one length are computed together, whatever their order
+  // here.
+  std::vector<float> embed(std::span<const std::string> texts) const;
+  int64_t tokens_embedded() const { return tokens_embedded_; }  // by all calls so far
+
+ private:
+  TextEncoder(data::WordPiece tokenizer, model::SentenceEncoder encoder, int64_t max_tokens,
+              std::string hash);
+  data::WordPiece tokenizer_;
+  model::SentenceEncoder encoder_;
+  int64_t max_tokens_;
+  std::string hash_;
+  mutable int64_t tokens_embedded_ = 0;
+};
+
+// What a sentence encoder reads of a document: title and text with a blank between, as BEIR's
+// evaluation joins them.
+std::string document_text(const std::string& title, const std::string& text);
+
+}  // namespace contexture::retriever
