@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kMaxPeriod = 1000;
 constexpr uint64_t kMixtureKey =
     0x6d6978;  // keeps the mixture's permutations apart from the datasets'
+constexpr uint64_t kWindowKey = 0x77696e;  // and those of a window's steps
 
 std::vector<std::vector<std::string>> first_gold_of(
     const std::vector<const ExampleSet*>& datasets) {
@@ -89,6 +90,9 @@ Sampler::Sampler(const SamplerConfig& config,
   CONTEXTURE_REQUIRE(config.weights.empty() || config.weights.size() == first_gold.size(),
                      config.weights.size(), " weights for ", first_gold.size(), " datasets.");
   std::vector<double> weights = config.weights;
+  CONTEXTURE_REQUIRE(config.window > 0, "a window of ", config.window,
+                     " steps must be at least 1.");
+  if (config.window > 1) number_gold(first_gold);
   double total = 0.0;
   for (size_t d = 0; d < first_gold.size(); ++d) {
     CONTEXTURE_REQUIRE(!first_gold[d].empty(), "dataset ", d, " has no examples to draw from.");
@@ -128,6 +132,19 @@ Sampler::Sampler(const SamplerConfig& config,
   }
 }
 
+void Sampler::number_gold(const std::vector<std::vector<std::string>>& first_gold) {
+  std::unordered_map<std::string, int64_t> numbers;
+  int64_t next = 0;
+  for (const auto& keys : first_gold) {
+    auto& of_set = gold_of_.emplace_back();
+    for (const std::string& key : keys) {
+      const auto [known, fresh] =
+          key.empty() ? std::pair{numbers.end(), true} : numbers.emplace(key, next);
+      of_set.push_back(fresh ? next++ : known->second);
+    }
+  }
+}
+
 void Sampler::add_group(int dataset, int64_t ordinal, std::vector<Pick>& picks) const {
   const Dataset& from = datasets_[static_cast<size_t>(dataset)];
   const auto n = static_cast<int64_t>(from.units.size());
@@ -151,6 +168,30 @@ void Sampler::add_group(int dataset, int64_t ordinal, std::vector<Pick>& picks) 
 
 std::vector<Pick> Sampler::batch_at(int64_t step) const {
   CONTEXTURE_INVARIANT(step >= 0, "step ", step);
+  if (config_.window == 1) return drawn(step);
+  const int64_t window = step / config_.window;
+  std::vector<std::vector<Pick>> groups;
+  for (int64_t s = window * config_.window; s < (window + 1) * config_.window; ++s) {
+    const std::vector<Pick> picks = drawn(s);
+    for (auto at = picks.begin(); at != picks.end(); at += config_.group_size)
+      groups.emplace_back(at, at + config_.group_size);
+  }
+  const auto gold = [&](const Pick& pick) {
+    return gold_of_[static_cast<size_t>(pick.dataset)][static_cast<size_t>(pick.index)];
+  };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const auto& a, const auto& b) { return gold(a.front()) < gold(b.front()); });
+  const uint64_t place =
+      permutation_at(static_cast<uint64_t>(config_.window), config_.seed ^ kWindowKey,
+                     static_cast<uint64_t>(window), static_cast<uint64_t>(step % config_.window));
+  const size_t each = groups.size() / static_cast<size_t>(config_.window);
+  std::vector<Pick> out;
+  for (size_t g = place * each; g < (place + 1) * each; ++g)
+    out.insert(out.end(), groups[g].begin(), groups[g].end());
+  return out;
+}
+
+std::vector<Pick> Sampler::drawn(int64_t step) const {
   std::vector<Pick> picks;
   picks.reserve(static_cast<size_t>(config_.batch_size));
   const int64_t groups = config_.batch_size / config_.group_size;

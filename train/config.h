@@ -57,6 +57,7 @@ struct DataConfig {
   int64_t max_answer_tokens = 24;
   int64_t group_size = 1;
   std::string assembly = "arrival";
+  int64_t window = 1;
   double identity_probability = 0.0;
   data::AugmentConfig augment;
   data::AugmentConfig document_augment;
@@ -84,6 +85,7 @@ struct DataConfig {
     visit("max_answer_tokens", max_answer_tokens, "answers are cut to this many pieces");
     visit("group_size", group_size, "examples of a batch that share a gold document, which is then encoded once");
     visit("assembly", assembly, "which inputs of a batch meet in a microbatch: arrival (as drawn), or grouped (those that read the same documents, which are then encoded once)");
+    visit("window", window, "steps whose examples are sorted by gold document and dealt out anew, so that each step reads fewer different documents; changes the order of samples; 1: off");
     visit("identity_probability", identity_probability, "chance of a made-up identity: query and document pictures recoloured and mirrored alike");
     visit("augment", augment, "changes to query pictures while training");
     visit("document_augment", document_augment, "changes to gold documents' pictures while training");

@@ -73,6 +73,7 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
   sampling.seed = config.run.seed;
   sampling.batch_size = config.train.batch_size;
   sampling.group_size = config.data.group_size;
+  sampling.window = config.data.window;
   std::set<int64_t> training_rows;
   std::vector<data::Example> examples;
   bool weighted = false;

@@ -78,6 +78,39 @@ TEST(Sampler, RefusesWhatCannotWorkInsteadOfWaiting) {
   EXPECT_THROW(Sampler({.batch_size = 4, .weights = {1.0, 2.0}}, only(singles(9))), UserError);
 }
 
+// 60 examples of 12 documents, in windows of four steps of ten.
+TEST(Sampler, AWindowBringsReadersOfADocumentTogether) {
+  std::vector<std::string> gold;
+  for (int i = 0; i < 60; ++i) gold.push_back("d" + std::to_string(i % 12));
+  const Sampler plain({.seed = 3, .batch_size = 10}, only(gold));
+  const Sampler sorted({.seed = 3, .batch_size = 10, .window = 4}, only(gold));
+  size_t distinct_plain = 0, distinct_sorted = 0;
+  for (int64_t window = 0; window < 3; ++window) {
+    std::multiset<std::pair<int64_t, int64_t>> drawn, dealt;  // index, epoch
+    for (int64_t step = 4 * window; step < 4 * window + 4; ++step) {
+      const auto count = [&](const Sampler& sampler, auto& into) {
+        std::set<int64_t> documents;
+        const std::vector<Pick> picks = sampler.batch_at(step);
+        EXPECT_EQ(picks.size(), 10U);
+        for (const Pick& pick : picks) {
+          into.emplace(pick.index, pick.epoch);
+          documents.insert(pick.index % 12);
+        }
+        return documents.size();
+      };
+      distinct_plain += count(plain, drawn);
+      distinct_sorted += count(sorted, dealt);
+    }
+    EXPECT_EQ(drawn, dealt);
+  }
+  // Sorted, forty examples of at most twelve documents fall into four steps: no more than fifteen
+  // (step, document) pairs a window.
+  EXPECT_LE(distinct_sorted, 3U * 15U);
+  EXPECT_GT(distinct_plain, distinct_sorted);
+  EXPECT_NE(sorted.batch_at(1), sorted.batch_at(2));
+  EXPECT_THROW(Sampler({.seed = 3, .batch_size = 10, .window = 0}, only(gold)), UserError);
+}
+
 TEST(EvalBatches, CoverEverythingOnceEvenWhenOneBatchIsTooMuch) {
   using Ranges = std::vector<std::pair<int64_t, int64_t>>;
   EXPECT_EQ(eval_batches(3, 16), (Ranges{{0, 3}}));
