@@ -7,9 +7,8 @@
 
 namespace contexture::cli {
 
-// Defaults, then the file, then every --set in order.
-inline train::RunConfig run_config(const SettingOptions& options) {
-  train::RunConfig config;
+// `config` (the defaults), then the file, then every --set in order.
+inline train::RunConfig run_config(const SettingOptions& options, train::RunConfig config = {}) {
   if (!options.file.empty()) apply_json(config, read_file(options.file), options.file);
   for (const std::string& set : options.sets) apply_set(config, set);
   return config;
