@@ -1,12 +1,12 @@
 # libFuzzer programs, built with -DCONTEXTURE_FUZZ=ON and clang:
-#   cmake -B build-fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCONTEXTURE_FUZZ=ON -DCONTEXTURE_SANITIZE=address,undefined
-#   ninja -C build-fuzz safetensors_fuzz && ctest --test-dir build-fuzz -L fuzz
+#   cmake --preset fuzz && cmake --build --preset fuzz && ctest --preset fuzz
 # contexture_fuzz(name LINK layers [SEEDS folder or files]): tests/fuzz/<name>_fuzz.cpp, run for CONTEXTURE_FUZZ_SECONDS.
 set(CONTEXTURE_FUZZ_SECONDS 180 CACHE STRING "How long ctest runs each fuzz target")
 if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "CONTEXTURE_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++-14")
 endif()
 
+add_custom_target(fuzz_targets)
 set(contexture_fuzz_folder ${CMAKE_CURRENT_LIST_DIR})
 function(contexture_fuzz name)
   cmake_parse_arguments(A "" "" "LINK;SEEDS" ${ARGN})
@@ -14,6 +14,7 @@ function(contexture_fuzz name)
   add_executable(${target} ${contexture_fuzz_folder}/${target}.cpp)
   target_link_libraries(${target} PRIVATE ${A_LINK} contexture_flags)
   target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzz_targets ${target})
   # Seeds are copied, since libFuzzer writes what it finds into its first folder.
   set(corpus ${CMAKE_BINARY_DIR}/fuzz/${name})
   file(MAKE_DIRECTORY ${corpus})
