@@ -235,8 +235,9 @@ void sum_stats(const parallel::Engine& engine, StepStats& stats) {
 
 }  // namespace
 
-StepStats forward_backward(const RunConfig& config, const model::Model& model, parallel::Engine& engine, const PreparedStep& step,
-                           const Assembled& assembled, const Lookup* lookup) {
+StepStats forward_backward(const RunConfig& config, const model::Model& model,
+                           parallel::Engine& engine, const PreparedStep& step,
+                           const Assembled& assembled, const Lookup* lookup, double loss_scale) {
   StepStats stats;
   const auto& batches = assembled.batches;
   const parallel::Groups& groups = engine.groups();
@@ -268,12 +269,17 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
     parallel::WireValues out;
     if (forward.has("loss.reader")) {
       if (groups.tp_rank() == 0) stats.loss += forward.wire("loss.reader").item<double>();
-      out["loss.reader"] = at::ones({}, at::kDouble).to(model.device());
+      out["loss.reader"] = at::full({}, loss_scale, at::kDouble).to(model.device());
     }
     if (!contrastive) return out;
-    if (at_once) gradients = contrast(config, step, assembled.rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
-    out["query.embedding"] = gradients.query[assembled.share.first() + m].to(model.device());
-    out["doc.embedding"] = gradients.doc[assembled.share.first() + m].to(model.device());
+    if (at_once)
+      gradients = contrast(config, step, assembled.rows, {forward.wire("query.embedding").cpu()},
+                           {forward.wire("doc.embedding").cpu()});
+    const auto scaled = [&](const at::Tensor& gradient) {
+      return (loss_scale == 1.0 ? gradient : gradient * loss_scale).to(model.device());
+    };
+    if (forward.has("query.embedding")) out["query.embedding"] = scaled(gradients.query.at(assembled.share.first() + m));
+    if (forward.has("doc.embedding")) out["doc.embedding"] = scaled(gradients.doc.at(assembled.share.first() + m));
     return out;
   };
   engine.pipeline().forward_backward(pass_pointers, roots);

@@ -50,9 +50,12 @@ Share share_of(const RunConfig& config, const parallel::Groups& groups);
 Assembled assemble(const RunConfig& config, const Share& share, const retriever::Documents& documents, const PreparedStep& step,
                    const Lookup& lookup);
 
-// Computes the gradients of the whole step: afterwards the engine's shards have them. The result depends neither on how the
-// step is cut nor on how it is spread. Figures of the whole step, on every rank.
-StepStats forward_backward(const RunConfig& config, const model::Model& model, parallel::Engine& engine, const PreparedStep& step,
-                           const Assembled& assembled, const Lookup* lookup = nullptr);
+// Computes the gradients of the whole step: afterwards the engine's shards have them. The result
+// depends neither on how the step is cut nor on how it is spread. Figures of the whole step, on
+// every rank. loss_scale: the gradients are those of the loss times this (of the figures none is).
+StepStats forward_backward(const RunConfig& config, const model::Model& model,
+                           parallel::Engine& engine, const PreparedStep& step,
+                           const Assembled& assembled, const Lookup* lookup = nullptr,
+                           double loss_scale = 1.0);
 
 }  // namespace contexture::train
