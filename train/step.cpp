@@ -9,14 +9,7 @@
 
 namespace contexture::train {
 
-std::pair<size_t, size_t> Share::run(size_t inputs, int64_t m, int64_t total) {
-  const auto n = static_cast<int64_t>(inputs);
-  return {static_cast<size_t>(n * m / total), static_cast<size_t>(n * (m + 1) / total)};
-}
-
-std::pair<size_t, size_t> Share::mine(size_t inputs) const {
-  return {run(inputs, first(), total()).first, run(inputs, first() + microbatches - 1, total()).second};
-}
+bool encodes_documents(const parallel::Block& block) { return block.name().rfind("doc.", 0) == 0; }
 
 Share share_of(const RunConfig& config, const parallel::Groups& groups) {
   return {groups.dp_rank(), groups.dp_size(), config.parallel.microbatches};
@@ -81,8 +74,11 @@ Assembled assemble(const RunConfig& config, const Share& share, const retriever:
         const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(out[m].documents.size()));
         if (fresh) {
           const auto edited = step.edited.find(row);
-          out[m].documents.push_back(edited != step.edited.end() ? edited->second : documents.sequence(row));
-          assembled.rows[m].push_back(row);
+          const auto elsewhere = step.edited_elsewhere.find(row);
+          out[group].documents.push_back(edited != step.edited.end()                ? edited->second
+                                     : elsewhere != step.edited_elsewhere.end() ? elsewhere->second()
+                                                                                : documents.sequence(row));
+          assembled.rows[group].push_back(row);
         }
         input.documents.push_back(it->second);
       }

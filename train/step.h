@@ -6,17 +6,6 @@
 
 namespace contexture::train {
 
-// The part of a global batch that a replica reads. The batch is cut into replicas * microbatches runs of inputs, as equal as can
-// be; replica r has the runs from r * microbatches on.
-struct Share {
-  int64_t replica = 0, replicas = 1, microbatches = 1;
-  int64_t total() const { return replicas * microbatches; }
-  int64_t first() const { return replica * microbatches; }
-  // Inputs [begin, end) of run m (global), of this replica.
-  static std::pair<size_t, size_t> run(size_t inputs, int64_t m, int64_t total);
-  std::pair<size_t, size_t> mine(size_t inputs) const;
-};
-
 // A step's inputs with the documents they will read. Entries of other replicas' inputs are empty.
 struct Lookup {
   std::vector<std::vector<int64_t>> documents;  // rows read by each input, in slot order

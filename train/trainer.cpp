@@ -117,7 +117,8 @@ TrainResult Trainer::run() {
   options.end_step = end;
   options.threads = static_cast<int>(config_.data.threads);
   options.depth = static_cast<int>(config_.data.prefetch);
-  data::Loader<PreparedStep> loader([this](int64_t step) { return maker_->make(step); }, options);
+  data::Loader<PreparedStep> loader(
+      [this, mine = share_of(config_, session_->engine().groups())](int64_t step) { return maker_->make(step, mine); }, options);
   std::optional<Progress> progress;
   if (writes()) progress.emplace("training", end).start_at(step_);
   int64_t examples = 0;

@@ -168,7 +168,7 @@ class Pairs : public testing::Test {
     const PairSet pairs(config, session.documents(), bad);
     std::vector<PreparedPair> out;
     for (int64_t step = 0; step < 20; ++step) {
-      for (PreparedPair& pair : pairs.draw(step, count, {0})) out.push_back(std::move(pair));
+      for (PreparedPair& pair : pairs.draw(step, count, {0}, {})) out.push_back(std::move(pair));
     }
     return out;
   }
