@@ -29,12 +29,15 @@ struct StepStats {
 Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& step);
 
 // This replica's share, cut into microbatches. Within one, every distinct document stands once (rows: which of the
-// corpus), and after these the pictures of its pairs.
+// corpus), and after these the pictures of its pairs. With parallel.encode_once=replica all microbatches have the documents of all of them, and
+// rows are the first's.
 struct Assembled {
   Share share;
   std::vector<model::Microbatch> batches;
   std::vector<std::vector<int64_t>> rows;
 };
+// Whether a block's work is about documents alone, whichever inputs read them.
+bool encodes_documents(const parallel::Block& block);
 Share share_of(const RunConfig& config, const parallel::Groups& groups);
 Assembled assemble(const RunConfig& config, const Share& share, const retriever::Documents& documents, const PreparedStep& step,
                    const Lookup& lookup);
