@@ -249,6 +249,27 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   return feeds;
 }
 
+parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t end) {
+  parallel::Feeds out = feeds;
+  for (const char* name : {"dec.token", "dec.previous", "dec.before", "dec.position", "dec.row_key",
+                           "dec.row_sequence"}) {
+    out[name] = feeds.at(name).narrow(0, begin, end - begin);
+  }
+  // Sequences that lie before or after the slice have no query in it, and later rows are nobody's
+  // keys.
+  for (const char* name : {"dec.self.query_begin", "memory.query_begin"})
+    out[name] = feeds.at(name).clamp(begin, end) - begin;
+  for (const char* name : {"dec.self.key_begin", "dec.self.key_end"})
+    out[name] = feeds.at(name).clamp_max(end);
+  const at::Tensor& patch_row = feeds.at("dec.patch_row");  // ascending
+  const int64_t first = patch_row.lt(begin).sum().item<int64_t>(),
+                patches = patch_row.lt(end).sum().item<int64_t>() - first;
+  out["dec.patch_row"] = patch_row.narrow(0, first, patches) - begin;
+  for (const char* name : {"dec.patch_index", "dec.patches"})
+    out[name] = feeds.at(name).narrow(0, first, patches);
+  return out;
+}
+
 void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots, at::Device device, parallel::Feeds& feeds) {
   size_t most_rows = 1, most_keys = 1;
   for (const PointerRuns& input : inputs) {

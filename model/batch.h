@@ -47,6 +47,10 @@ struct Microbatch {
 parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbatch, at::ScalarType dtype,
                            at::Device device);
 
+// The feeds for the decoder's rows [begin, end) as a token slice: its keys are the rows before
+// `end`, the documents are the same.
+parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t end);
+
 // The feeds of one tower only, for encoding documents or queries by themselves.
 void add_tower_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
                      bool causal, at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "model/init.h"
+#include "parallel/slice.h"
 
 namespace contexture::model {
 
@@ -69,6 +70,18 @@ std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor&
   return {parts[0], parts[1]};
 }
 
+std::pair<at::Tensor, at::Tensor> DecoderLayer::memory_of(const at::Tensor& states_MD,
+                                                          const Pass& pass) const {
+  // Slices of one microbatch read the same memory. Whole microbatches do if it is that of their documents, encoded once for all.
+  if (pass.slice == nullptr || (pass.slice->whole && memory_tower_ != "doc")) return project_memory(states_MD);
+  const Tensors both = pass.slice->share(
+      name() + ".memory", {states_MD, cross_kv_->value, null_k_->value, null_v_->value}, [&] {
+        const auto [k, v] = project_memory(states_MD);
+        return Tensors{k, v};
+      });
+  return {both[0], both[1]};
+}
+
 at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND, int64_t num_rows) const {
   const at::Tensor normed = ops::rms_norm(x_ND, tensor_parallel::for_rows(*cross_norm_, attention_.group), config_.norm_eps);
   return tensor_parallel::enter(normed, cross_q_->value, attention_.group, num_rows).view({num_rows, attention_.heads, config_.head_width});
@@ -87,13 +100,18 @@ double DecoderLayer::forward_flops(const Pass& pass) const {
   if (!reads_documents()) return flops;
   // Keys and values are made of the memory's rows, not of the decoder's.
   const auto kv = static_cast<double>(cross_kv_->numel());
-  const double memory = static_cast<double>(pass.feed(memory_tower_ + ".token").numel()), rows = static_cast<double>(pass.feed("dec.token").numel());
+  const bool made_before = pass.slice != nullptr && pass.slice->whole && pass.slice->index > 0 && memory_tower_ == "doc";
+  const double memory = made_before ? 0.0 : static_cast<double>(pass.feed(memory_tower_ + ".token").numel()), rows = static_cast<double>(pass.feed("dec.token").numel());
   return flops + 2.0 * (memory - rows) * kv + layers::attention_flops(pass, "memory", width, /*causal=*/false);
 }
 
 Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   at::Tensor x_ND = inputs[0];
-  const auto [q, k, v] = attention_.project(x_ND, pass.feed("dec.position"));
+  auto [q, k, v] = attention_.project(x_ND, pass.feed("dec.position"));
+  if (pass.slice != nullptr) {
+    k = pass.slice->extend(name() + ".k", k);
+    v = pass.slice->extend(name() + ".v", v);
+  }
   const ops::Segments self = segments_feed(pass, "dec.self", /*causal=*/true);
   at::Tensor self_bias;
   if (config_.fusion == "prefix") {
@@ -105,9 +123,9 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   x_ND = x_ND + drop(attention_.finish(ops::attention(q, k, v, self, self_bias)), ".attention");
   if (reads_documents()) {
     const ops::Segments memory = segments_feed(pass, "memory", /*causal=*/false);
-    const auto [mk, mv] = project_memory(inputs[1]);
-    const at::Tensor bias =
-        segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks), pass.feed("memory.slot_segment"), memory.num_segments());
+    const auto [mk, mv] = memory_of(inputs[1], pass);
+    const at::Tensor bias = segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks),
+                                         pass.feed("memory.slot_segment"), memory.num_segments());
     x_ND = x_ND + drop(cross_branch(x_ND, q.size(0), mk, mv, memory, bias), ".cross");
   }
   return {x_ND + drop(mlp_.branch(x_ND, q.size(0)), ".mlp")};

@@ -31,6 +31,7 @@ class DecoderLayer : public parallel::Block {
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
+  bool by_rows() const override { return true; }
 
   // The same layer on new rows only. `rows`: where in the cache the new keys go. bias_P: per memory segment.
   at::Tensor step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
@@ -44,6 +45,9 @@ class DecoderLayer : public parallel::Block {
                           const LayerCache& cache) const;
 
  private:
+  // The documents' keys and values, once for all token slices of a microbatch.
+  std::pair<at::Tensor, at::Tensor> memory_of(const at::Tensor& states_MD,
+                                              const parallel::Pass& pass) const;
   at::Tensor cross_query(const at::Tensor& x_ND, int64_t num_rows) const;  // [N, H, K]
   at::Tensor cross_branch(const at::Tensor& x_ND, int64_t num_rows, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
                           const at::Tensor& bias_P) const;

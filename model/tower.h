@@ -15,6 +15,7 @@ class Embed : public parallel::Block {
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
+  bool by_rows() const override { return tower_ == "dec"; }
 
  private:
   std::string tower_;
@@ -66,6 +67,7 @@ class FinalNorm : public parallel::Block {
             const std::string& parameter);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
+  bool by_rows() const override { return tower_ == "dec"; }
 
  private:
   std::string tower_;

@@ -16,6 +16,8 @@ namespace contexture::parallel {
 using Tensors = std::vector<at::Tensor>;
 using Feeds = std::map<std::string, at::Tensor>;
 
+struct Slice;
+
 // What a block may know of the pass besides its wires. Feeds are read by name; a missing one is a Bug.
 class Pass {
  public:
@@ -26,6 +28,8 @@ class Pass {
   const bool training;  // dropout is drawn only in training
   const uint64_t seed;
   const int64_t step;
+  const Slice* slice =
+      nullptr;  // the rows that this pass is about, if not all of the microbatch (parallel/slice.h)
 
  private:
   const Feeds* feeds_;
@@ -55,6 +59,11 @@ class Block {
 
   // Multiply-adds x 2 of one forward: by default, each row of the first output times each of the block's matrices.
   virtual double forward_flops(const Pass& pass) const;
+
+  // Whether it may run on consecutive runs of its rows, each after the other (token slices): its
+  // row n then depends on rows up to n alone, and it keeps what later slices need in Pass::slice.
+  // Its feeds are those of the slice. The first dimension of its wires counts rows.
+  virtual bool by_rows() const { return false; }
 
   const std::string& name() const { return name_; }
   const std::vector<std::string>& inputs() const { return inputs_; }

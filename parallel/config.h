@@ -15,6 +15,8 @@ struct ParallelConfig {
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   int64_t microbatches = 1;
+  int64_t token_slices = 1;
+  std::string encode_once = "microbatch";
   int64_t zero = 0;
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
@@ -35,6 +37,12 @@ struct ParallelConfig {
     visit("schedule", schedule, "gpipe, 1f1b, interleaved, zb_h1 or list");
     visit("chunks", chunks, "stages per pipeline rank (interleaved)");
     visit("microbatches", microbatches, "passes that a replica's share of a step is cut into");
+    visit("token_slices", token_slices,
+          "slices of a microbatch's decoder rows that go through the pipeline one after the other; "
+          "0: as many and as "
+          "long as the first steps' times say");
+    visit("encode_once", encode_once, "a document that several inputs read is encoded once a microbatch, or once a replica: then its microbatches go "
+                                      "forward all before they go back");
     visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
     visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
     visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "

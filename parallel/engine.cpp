@@ -10,6 +10,14 @@ void ParallelConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(dp >= 0 && pp > 0 && tp > 0, "parallel.dp=", dp, ", pp=", pp, " and tp=", tp, " must be positive (dp may be 0).");
   CONTEXTURE_USAGE_REQUIRE(chunks > 0 && microbatches > 0 && bucket_mb > 0, "parallel.chunks=", chunks, ", microbatches=", microbatches,
                            " and bucket_mb=", bucket_mb, " must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(token_slices >= 0, "parallel.token_slices=", token_slices, " must be at least 1, or 0 to be measured.");
+  CONTEXTURE_USAGE_REQUIRE(token_slices == 1 || pp > 1, "parallel.token_slices=", token_slices,
+                           " needs a pipeline to go through, and parallel.pp=1.");
+  CONTEXTURE_USAGE_REQUIRE(encode_once == "microbatch" || encode_once == "replica", "parallel.encode_once=", encode_once,
+                           " is not known. Use microbatch or replica.");
+  CONTEXTURE_USAGE_REQUIRE(encode_once == "microbatch" || (token_slices == 1 && schedule != "interleaved"),
+                           "parallel.encode_once=replica works with neither parallel.token_slices=", token_slices, " (but 1) nor parallel.schedule=",
+                           schedule, " (but gpipe, 1f1b, zb_h1 or list).");
   CONTEXTURE_USAGE_REQUIRE(zero >= 0 && zero <= 3, "parallel.zero=", zero, " is not known. Use 0, 1, 2 or 3.");
   CONTEXTURE_USAGE_REQUIRE(timeout_s > 0 && first_timeout_s > 0, "parallel.timeout_s=", timeout_s, " and first_timeout_s=",
                            first_timeout_s, " must be positive.");
@@ -88,6 +96,7 @@ Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement,
                                          std::move(shared), groups_.tp_rank() == 0);
   pipeline_ = std::make_unique<Pipeline>(blocks, std::move(placement), config.schedule, groups_.pp, chosen_blocks(config.recompute, blocks));
   pipeline_->set_after_backward([this](const Block& block, bool last) { sharding_->after_backward(block, last); });
+  slicer_ = std::make_unique<Slicer>(config.token_slices, groups_.world.get(), groups_.pp_size());
   if (config.zero == 3 && groups_.dp) {
     pipeline_->set_parameter_hooks([this](const Block& block) { sharding_->before_use(block); },
                                    [this](const Block& block) { sharding_->after_use(block); });

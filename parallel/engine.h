@@ -5,6 +5,7 @@
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 #include "parallel/sharding.h"
+#include "parallel/slicer.h"
 
 namespace contexture::parallel {
 
@@ -36,6 +37,7 @@ class Engine {
 
   Pipeline& pipeline() { return *pipeline_; }
   Sharding& sharding() { return *sharding_; }
+  Slicer& slicer() { return *slicer_; }
   const Groups& groups() const { return groups_; }
 
   // The sum over all parameters' numbers, each counted once, of what every rank holds of them.
@@ -63,6 +65,7 @@ class Engine {
   std::map<const Parameter*, std::pair<int, int>> writers_;  // dp and tp coordinate, at the first owner
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Sharding> sharding_;
+  std::unique_ptr<Slicer> slicer_;
 };
 
 // Names of the blocks that `prefixes` (names, prefixes, or "all") choose. Throws UsageError for one that matches none.

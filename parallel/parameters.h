@@ -69,9 +69,10 @@ class ParameterStore {
   Parameter* find(const std::string& name);
   Parameter& at(const std::string& name);  // throws Bug when there is none
 
-  // Allocates and draws the values that `owned` asks for (null: all), one parameter at a time; the others stay on the meta
-  // device, in the same dtype. dtype: kFloat, kBFloat16 or kDouble. Draws are counter-based per element (Philox keyed by
-  // seed and name) in fp64, then rounded: the same in every layout.
+  // Allocates and draws the values that `owned` asks for (null: all), one parameter at a time; the
+  // others stay on the meta device, in the same dtype. dtype: kFloat, kBFloat16, kHalf or kDouble.
+  // Draws are counter-based per element (Philox keyed by seed and name) in fp64, then rounded: the
+  // same in every layout.
   void materialise(at::ScalarType dtype, at::Device device, uint64_t seed,
                    const std::function<bool(const Parameter&)>& owned = nullptr);
   void zero_grad();  // forgets the gradients

@@ -12,9 +12,9 @@ namespace {
 
 using Row = std::array<double, 3>;
 
-Row terms(int64_t tokens, int64_t context) {
-  const double l = static_cast<double>(tokens), c = static_cast<double>(context);
-  return {1.0, l, l * (c + l / 2)};
+Row terms(int64_t tokens, double context) {
+  const double l = static_cast<double>(tokens);
+  return {1.0, l, l * (context + l / 2)};
 }
 
 double dot(const std::vector<double>& x, const std::vector<double>& y) {
@@ -54,7 +54,7 @@ std::vector<double> least_squares(std::vector<std::vector<double>> columns,
 
 }  // namespace
 
-double SliceModel::operator()(int64_t tokens, int64_t context) const {
+double SliceModel::operator()(int64_t tokens, double context) const {
   const Row row = terms(tokens, context);
   return a * row[0] + b * row[1] + g * row[2];
 }
@@ -63,7 +63,7 @@ SliceModel fit_slice_model(const std::vector<SliceTime>& measured) {
   std::array<std::vector<double>, 3> columns;
   std::vector<double> seconds;
   for (const SliceTime& m : measured) {
-    CONTEXTURE_REQUIRE(m.tokens >= 1 && m.context >= 0 && std::isfinite(m.seconds), "a slice of ",
+    CONTEXTURE_REQUIRE(m.tokens >= 1 && 2 * m.context >= -m.tokens && std::isfinite(m.seconds), "a slice of ",
                        m.tokens, " tokens after ", m.context, " was measured to take ", m.seconds,
                        " s, which is impossible");
     const Row row = terms(m.tokens, m.context);

@@ -17,11 +17,12 @@ using SliceCost = std::function<double(int64_t tokens, int64_t context)>;
 // attention compares.
 struct SliceModel {
   double a = 0.0, b = 0.0, g = 0.0;
-  double operator()(int64_t tokens, int64_t context) const;
+  double operator()(int64_t tokens, double context) const;
 };
 
 struct SliceTime {
-  int64_t tokens = 0, context = 0;
+  int64_t tokens = 0;
+  double context = 0.0;  // negative, down to -tokens / 2, where a slice holds several sequences
   double seconds = 0.0;
 };
 

@@ -18,6 +18,7 @@ void RunConfig::validate() const {
   data.document_augment.validate();
   data.counterfactual.validate();
   precision_of(train.precision);
+  train.loss_scale.validate();
   data::BadRecords::parse_policy(data.bad_records);
   CONTEXTURE_USAGE_REQUIRE(train.steps > 0, "train.steps=", train.steps, " must be at least 1.");
   CONTEXTURE_USAGE_REQUIRE(train.stop_at >= 0 && train.stop_at <= train.steps, "train.stop_at=", train.stop_at,
@@ -46,8 +47,10 @@ void RunConfig::validate() const {
 at::ScalarType precision_of(const std::string& name) {
   if (name == "fp32") return at::kFloat;
   if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
   if (name == "fp64") return at::kDouble;
-  CONTEXTURE_USAGE_REQUIRE(name == "auto", "train.precision=", name, " is not known. Use fp32, bf16, fp64 or auto.");
+  CONTEXTURE_USAGE_REQUIRE(name == "auto", "train.precision=", name,
+                           " is not known. Use fp32, bf16, fp16, fp64 or auto.");
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) return at::kBFloat16;
 #endif

@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "parallel/config.h"
 #include "retriever/retriever.h"
+#include "train/loss_scale.h"
 #include "train/optimizer.h"
 
 namespace contexture::train {
@@ -100,13 +101,17 @@ struct TrainConfig {
   int64_t stop_at = 0;
   int64_t batch_size = 16;
   std::string precision = "fp32";
+  LossScaleConfig loss_scale;
   int64_t log_every = 10;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
     visit("steps", steps, "optimizer steps of the whole schedule");
     visit("stop_at", stop_at, "stop after this step, schedule unchanged; 0: at the end");
     visit("batch_size", batch_size, "examples per step");
-    visit("precision", precision, "fp32, bf16 (fp32 masters), fp64, or auto: bf16 where the processor multiplies it, else fp32");
+    visit("precision", precision,
+          "fp32, bf16 (fp32 masters), fp16 (fp32 masters, loss scaling), fp64, or auto: bf16 where "
+          "the processor multiplies it, else fp32");
+    visit("loss_scale", loss_scale, "what fp16 multiplies the loss by");
     visit("log_every", log_every, "steps between log lines");
   }
 };
@@ -166,7 +171,7 @@ struct RunConfig {
   void validate() const;  // throws UsageError naming keys and values
 };
 
-// fp32, bf16 or fp64 as a dtype; auto asks the processor.
+// fp32, bf16, fp16 or fp64 as a dtype; auto asks the processor.
 at::ScalarType precision_of(const std::string& name);
 
 // data.root with ~ and {cache} resolved, joined with `path` unless that is absolute.

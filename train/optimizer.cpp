@@ -69,15 +69,18 @@ AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine) : config_(
   }
 }
 
-double AdamW::clip() {
+double AdamW::clip(double loss_scale) {
   const at::NoGradGuard no_grad;
   double square = 0.0;
   for (const Slot& slot : slots_) {
     if (slot.shard->counted) square += std::pow(slot.shard->grad.norm().item<double>(), 2);
   }
-  const double norm = std::sqrt(engine_->sum_over_parameters(square));
-  if (config_.max_grad_norm > 0 && norm > config_.max_grad_norm) {
-    for (const Slot& slot : slots_) slot.shard->grad.mul_(config_.max_grad_norm / norm);
+  const double norm = std::sqrt(engine_->sum_over_parameters(square)) / loss_scale;
+  double factor = 1.0 / loss_scale;
+  if (config_.max_grad_norm > 0 && norm > config_.max_grad_norm)
+    factor *= config_.max_grad_norm / norm;
+  if (factor != 1.0 && std::isfinite(norm)) {
+    for (const Slot& slot : slots_) slot.shard->grad.mul_(factor);
   }
   return norm;
 }

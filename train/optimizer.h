@@ -62,10 +62,13 @@ class AdamW {
   // Takes the masters from the current values. The engine must outlive this.
   AdamW(const OptimizerConfig& config, parallel::Engine& engine);
 
-  // Norm of all gradients together, every parameter counted once, and scales them so that it is at most max_grad_norm. The
-  // returned norm is the one before; NaN or infinity if any gradient is.
-  double clip();
-  // One update with the shares' gradients. Writes the values back in the compute dtype, and to all replicas.
+  // Norm of all gradients together, every parameter counted once, and scales them so that it is at
+  // most max_grad_norm. The returned norm is the one before; NaN or infinity if any gradient is
+  // (they then stay as they are). loss_scale: what the gradients are too large by; it is taken out
+  // first.
+  double clip(double loss_scale = 1.0);
+  // One update with the shares' gradients. Writes the values back in the compute dtype, and to all
+  // replicas.
   void step(double rate);
 
   // Bytes of moments, and of masters where they are not the values themselves.

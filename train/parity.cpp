@@ -17,11 +17,12 @@ Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t ste
   const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
   Outcome out;
   for (int64_t s = 0; s < steps; ++s) {
-    PreparedStep step = maker.make(s);
+    const Share share = share_of(config, engine.groups());
+    PreparedStep step = maker.make(s, prepared_share(config, engine.groups()));
     Lookup lookup = look_up(config, session, step);
     group(config, session, step, lookup);
     const StepStats stats = forward_backward(config, session.model(), engine, step,
-                                             assemble(config, share_of(config, engine.groups()), session.documents(), step, lookup));
+                                             assemble(config, share, session.documents(), step, lookup));
     out.losses.push_back(stats.loss);
     out.contrastive.push_back(stats.contrastive);
     for (const auto& p : session.model().parameters().all()) {

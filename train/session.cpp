@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "train/model_trace.h"
 
+#include "train/step.h"
 namespace contexture::train {
 namespace fs = std::filesystem;
 
@@ -45,6 +46,9 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   engine_ = std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement), model_->blocks(),
                                                model_->parameters());
   documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad);
+  if (config_.parallel.encode_once == "replica") {
+    engine_->pipeline().set_sliced([](const parallel::Block& block) { return !encodes_documents(block); });
+  }
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_);
 }
 

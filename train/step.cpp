@@ -3,24 +3,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <set>
 
 #include "core/error.h"
+#include "parallel/slice.h"
 
 namespace contexture::train {
 
-std::pair<size_t, size_t> Share::run(size_t inputs, int64_t m, int64_t total) {
-  const auto n = static_cast<int64_t>(inputs);
-  return {static_cast<size_t>(n * m / total), static_cast<size_t>(n * (m + 1) / total)};
-}
-
-std::pair<size_t, size_t> Share::mine(size_t inputs) const {
-  return {run(inputs, first(), total()).first, run(inputs, first() + microbatches - 1, total()).second};
-}
+bool encodes_documents(const parallel::Block& block) { return block.name().rfind("doc.", 0) == 0; }
 
 Share share_of(const RunConfig& config, const parallel::Groups& groups) {
   return {groups.dp_rank(), groups.dp_size(), config.parallel.microbatches};
+}
+
+Share prepared_share(const RunConfig& config, const parallel::Groups& groups) {
+  const Share share = share_of(config, groups);
+  return config.data.assembly == "grouped" ? Share{0, 1, share.total()} : share;
 }
 
 Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& step) {
@@ -71,31 +71,41 @@ Assembled assemble(const RunConfig& config, const Share& share, const retriever:
   for (const PreparedInput& input : step.inputs) target_tokens += static_cast<int64_t>(input.target.size());
   Assembled assembled{share, std::vector<model::Microbatch>(count), std::vector<std::vector<int64_t>>(count)};
   std::vector<model::Microbatch>& out = assembled.batches;
+  const bool once = config.parallel.encode_once == "replica";
+  std::map<int64_t, int32_t> place;
   for (size_t m = 0; m < count; ++m) {
     const size_t run = static_cast<size_t>(share.first()) + m;
-    std::map<int64_t, int32_t> place;
+    if (!once) place.clear();
+    const size_t group = once ? 0 : m;  // the microbatch that lists the documents
     const auto [begin, end] = Share::run(step.inputs.size(), static_cast<int64_t>(run), share.total());
     for (size_t i = begin; i < end; ++i) {
       const PreparedInput& prepared = step.inputs[i];
       model::Input input{prepared.query, prepared.prompt, prepared.target, {}};
       for (const int64_t row : lookup.documents[i]) {
-        const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(out[m].documents.size()));
+        const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(out[group].documents.size()));
         if (fresh) {
           const auto edited = step.edited.find(row);
-          out[m].documents.push_back(edited != step.edited.end() ? edited->second : documents.sequence(row));
-          assembled.rows[m].push_back(row);
+          const auto elsewhere = step.edited_elsewhere.find(row);
+          out[group].documents.push_back(edited != step.edited.end()                ? edited->second
+                                     : elsewhere != step.edited_elsewhere.end() ? elsewhere->second()
+                                                                                : documents.sequence(row));
+          assembled.rows[group].push_back(row);
         }
         input.documents.push_back(it->second);
       }
       out[m].inputs.push_back(std::move(input));
     }
     for (size_t p = run; p < step.pairs.size(); p += total) {
-      out[m].documents.push_back(step.pairs[p].document);
+      if (!once) out[m].documents.push_back(step.pairs[p].document);
       out[m].extra_queries.push_back(step.pairs[p].query);
     }
     out[m].global_target_tokens = std::max<int64_t>(1, target_tokens);
     out[m].attentive_weight = config.retriever.frozen ? 0.0 : config.retriever.attentive_weight;
   }
+  for (size_t p = 0; once && p < step.pairs.size(); ++p) {
+    if (share.has_pair(p)) out[0].documents.push_back(step.pairs[p].document);
+  }
+  for (size_t m = 1; once && m < count; ++m) out[m].documents = out[0].documents;
   return assembled;
 }
 
@@ -110,7 +120,8 @@ struct Candidate {
   int64_t index;     // among the microbatch's documents
 };
 
-std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& rows, const PreparedStep& step) {
+// group: microbatches whose documents the first of them lists.
+std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& rows, const PreparedStep& step, size_t group) {
   std::map<int64_t, Candidate> read;  // in row order: the order of summation does not depend on the cut
   for (size_t m = 0; m < rows.size(); ++m) {
     for (size_t u = 0; u < rows[m].size(); ++u) read.emplace(rows[m][u], Candidate{rows[m][u], false, m, static_cast<int64_t>(u)});
@@ -120,7 +131,7 @@ std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& ro
   std::vector<int64_t> next;
   for (const auto& m : rows) next.push_back(static_cast<int64_t>(m.size()));
   for (size_t p = 0; p < step.pairs.size(); ++p) {
-    const size_t m = p % rows.size();
+    const size_t m = p % rows.size() / group * group;
     out.push_back({step.pairs[p].row, true, m, next[m]++});
   }
   return out;
@@ -150,7 +161,8 @@ struct ContrastiveGradients {
 
 ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step, const std::vector<std::vector<int64_t>>& rows,
                               const std::vector<at::Tensor>& query, const std::vector<at::Tensor>& doc) {
-  const std::vector<Candidate> candidates = candidates_of(rows, step);
+  const size_t group = config.parallel.encode_once == "replica" ? static_cast<size_t>(config.parallel.microbatches) : 1;
+  const std::vector<Candidate> candidates = candidates_of(rows, step, group);
   const size_t first_pair = candidates.size() - step.pairs.size();
   std::vector<at::Tensor> picked;
   for (const Candidate& c : candidates) picked.push_back(doc[c.microbatch].select(0, c.index));
@@ -245,10 +257,58 @@ void sum_stats(const parallel::Engine& engine, StepStats& stats) {
   stats.flops = s[8];
 }
 
+// Each microbatch's token slices, or the microbatches of a replica that encodes its documents once. Not movable: passes point at the rest.
+struct Slices {
+  std::deque<parallel::Feeds> feeds;
+  std::deque<parallel::Slice> slices;
+  std::deque<parallel::Pass> passes;
+  std::vector<parallel::Pipeline::Passes> of;  // [microbatch]
+
+  Slices() = default;
+  Slices(const Slices&) = delete;
+  Slices& operator=(const Slices&) = delete;
+  void cut(const parallel::Feeds& whole, const parallel::Pass& pass, const std::vector<int64_t>& cuts) {
+    const auto memory = std::make_shared<parallel::SliceMemory>();
+    of.emplace_back();
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      feeds.push_back(model::slice_feeds(whole, cuts[i], cuts[i + 1]));
+      add(feeds.back(), pass, {memory, static_cast<int64_t>(i), cuts[i], cuts[i + 1], cuts.back()});
+    }
+  }
+  void join(const std::vector<parallel::Feeds>& microbatches, const parallel::Pass& pass) {
+    const auto memory = std::make_shared<parallel::SliceMemory>();
+    of.emplace_back();
+    for (size_t m = 0; m < microbatches.size(); ++m) {
+      const int64_t rows = microbatches[m].at("dec.token").numel();
+      add(microbatches[m], pass, {memory, static_cast<int64_t>(m), 0, rows, rows, /*whole=*/true});
+    }
+  }
+
+ private:
+  void add(const parallel::Feeds& mine, const parallel::Pass& like, parallel::Slice which) {
+    slices.push_back(std::move(which));
+    parallel::Pass& pass = passes.emplace_back(mine, like.training, like.seed, like.step);
+    pass.device = like.device;
+    pass.slice = &slices.back();
+    of.back().push_back(&pass);
+  }
+};
+
+// How many keys each decoder row attends to in its own sequence, per microbatch.
+std::vector<std::vector<int64_t>> keys_of(const std::vector<parallel::Feeds>& feeds) {
+  std::vector<std::vector<int64_t>> out;
+  for (const parallel::Feeds& f : feeds) {
+    const at::Tensor keys = f.at("dec.position").cpu() + 1;
+    out.emplace_back(keys.data_ptr<int64_t>(), keys.data_ptr<int64_t>() + keys.numel());
+  }
+  return out;
+}
+
 }  // namespace
 
-StepStats forward_backward(const RunConfig& config, const model::Model& model, parallel::Engine& engine, const PreparedStep& step,
-                           const Assembled& assembled, const Lookup* lookup) {
+StepStats forward_backward(const RunConfig& config, const model::Model& model,
+                           parallel::Engine& engine, const PreparedStep& step,
+                           const Assembled& assembled, const Lookup* lookup, double loss_scale) {
   StepStats stats;
   const auto& batches = assembled.batches;
   const parallel::Groups& groups = engine.groups();
@@ -263,6 +323,19 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
     passes.emplace_back(f, /*training=*/true, config.run.seed, step.step).device = model.device();
     pass_pointers.push_back(&passes.back());
   }
+  const bool once = config.parallel.encode_once == "replica" && batches.size() > 1;
+  Slices slices;
+  if (once) {
+    for (size_t m = 1; m < feeds.size(); ++m) {  // the same documents: one copy of them is enough
+      for (const auto& [name, feed] : feeds[0]) {
+        if (name.rfind("doc.", 0) == 0) feeds[m][name] = feed;
+      }
+    }
+    slices.join(feeds, passes[0]);
+  }
+  for (size_t m = 0; m < feeds.size() && engine.slicer().count() > 1; ++m) {
+    slices.cut(feeds[m], passes[m], engine.slicer().cuts(feeds[m].at("dec.token").numel()));
+  }
   const bool contrastive = config.retriever.contrastive_weight > 0 && !config.retriever.frozen &&
                            (config.retriever.documents > 0 || !step.pairs.empty());
   ContrastiveGradients gradients;
@@ -270,9 +343,17 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
   const bool at_once = contrastive && assembled.share.total() == 1 && groups.pp == nullptr;
   if (contrastive && !at_once) {
     std::vector<at::Tensor> query, doc;
-    for (parallel::WireValues& values : engine.pipeline().forward(pass_pointers, {"query.embedding", "doc.embedding"})) {
-      query.push_back(values.at("query.embedding").cpu());
-      doc.push_back(values.at("doc.embedding").cpu());
+    const auto embed = [&](const parallel::Pipeline::Passes& which, const std::vector<std::string>& wires) {
+      for (parallel::WireValues& values : engine.pipeline().forward(which, wires)) {
+        for (const std::string& wire : wires) (wire == "doc.embedding" ? doc : query).push_back(values.at(wire).cpu());
+      }
+    };
+    if (once) {
+      embed(pass_pointers, {"query.embedding"});
+      embed({pass_pointers[0]}, {"doc.embedding"});
+      doc.resize(batches.size(), doc[0].narrow(0, 0, 0));
+    } else {
+      embed(pass_pointers, {"query.embedding", "doc.embedding"});
     }
     const Gathered all = gather(engine, assembled, query, doc);
     gradients = contrast(config, step, all.rows, all.query, all.doc);
@@ -281,15 +362,22 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
     parallel::WireValues out;
     if (forward.has("loss.reader")) {
       if (groups.tp_rank() == 0) stats.loss += forward.wire("loss.reader").item<double>();
-      out["loss.reader"] = at::ones({}, at::kDouble).to(model.device());
+      out["loss.reader"] = at::full({}, loss_scale, at::kDouble).to(model.device());
     }
     if (!contrastive) return out;
-    if (at_once) gradients = contrast(config, step, assembled.rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
-    out["query.embedding"] = gradients.query[assembled.share.first() + m].to(model.device());
-    out["doc.embedding"] = gradients.doc[assembled.share.first() + m].to(model.device());
+    if (at_once)
+      gradients = contrast(config, step, assembled.rows, {forward.wire("query.embedding").cpu()},
+                           {forward.wire("doc.embedding").cpu()});
+    const auto scaled = [&](const at::Tensor& gradient) {
+      return (loss_scale == 1.0 ? gradient : gradient * loss_scale).to(model.device());
+    };
+    if (forward.has("query.embedding")) out["query.embedding"] = scaled(gradients.query.at(assembled.share.first() + m));
+    if (forward.has("doc.embedding")) out["doc.embedding"] = scaled(gradients.doc.at(assembled.share.first() + m));
     return out;
   };
-  engine.pipeline().forward_backward(pass_pointers, roots);
+  engine.pipeline().forward_backward(once ? parallel::Pipeline::Passes{pass_pointers[0]} : pass_pointers, roots, slices.of);
+  if (engine.slicer().measuring()) engine.slicer().observe(engine.pipeline().timeline(), keys_of(feeds));
+  if (groups.world) groups.world->set_phase("all-reduce");
   engine.sharding().finish();
   stats.sent_bytes = bytes_sent(groups) - sent_before;
   if (groups.first_of_replica()) {
@@ -298,9 +386,11 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model, p
     stats.distinct = static_cast<int64_t>(distinct.size());
     for (size_t m = 0; m < batches.size(); ++m) {
       stats.target_tokens += batches[m].target_tokens();
-      stats.rows += batches[m].rows(config.model);
+      stats.rows += batches[m].rows(config.model) - (once && m > 0 ? feeds[0].at("doc.token").numel() : 0);
       stats.encoded += static_cast<int64_t>(assembled.rows[m].size());
-      stats.flops += 3 * model.forward_flops(passes[m]);
+      for (const auto& block : model.blocks()) {
+        if (!once || m == 0 || !encodes_documents(*block)) stats.flops += 3 * block->forward_flops(once ? *slices.of[0][m] : passes[m]);
+      }
       for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
     }
     for (size_t i = 0; lookup != nullptr && i < step.inputs.size(); ++i) {

@@ -6,17 +6,6 @@
 
 namespace contexture::train {
 
-// The part of a global batch that a replica reads. The batch is cut into replicas * microbatches runs of inputs, as equal as can
-// be; replica r has the runs from r * microbatches on.
-struct Share {
-  int64_t replica = 0, replicas = 1, microbatches = 1;
-  int64_t total() const { return replicas * microbatches; }
-  int64_t first() const { return replica * microbatches; }
-  // Inputs [begin, end) of run m (global), of this replica.
-  static std::pair<size_t, size_t> run(size_t inputs, int64_t m, int64_t total);
-  std::pair<size_t, size_t> mine(size_t inputs) const;
-};
-
 // A step's inputs with the documents they will read. Entries of other replicas' inputs are empty.
 struct Lookup {
   std::vector<std::vector<int64_t>> documents;  // rows read by each input, in slot order
@@ -46,19 +35,27 @@ Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& st
 void group(const RunConfig& config, Session& session, PreparedStep& step, Lookup& lookup);
 
 // This replica's share, cut into microbatches. Within one, every distinct document stands once (rows: which of the
-// corpus), and after these the pictures of its pairs.
+// corpus), and after these the pictures of its pairs. With parallel.encode_once=replica all microbatches have the documents of all of them, and
+// rows are the first's.
 struct Assembled {
   Share share;
   std::vector<model::Microbatch> batches;
   std::vector<std::vector<int64_t>> rows;
 };
+// Whether a block's work is about documents alone, whichever inputs read them.
+bool encodes_documents(const parallel::Block& block);
 Share share_of(const RunConfig& config, const parallel::Groups& groups);
+// What a rank prepares: its replica's share, or everything where inputs may change replica.
+Share prepared_share(const RunConfig& config, const parallel::Groups& groups);
 Assembled assemble(const RunConfig& config, const Share& share, const retriever::Documents& documents, const PreparedStep& step,
                    const Lookup& lookup);
 
-// Computes the gradients of the whole step: afterwards the engine's shards have them. The result depends neither on how the
-// step is cut nor on how it is spread. Figures of the whole step, on every rank.
-StepStats forward_backward(const RunConfig& config, const model::Model& model, parallel::Engine& engine, const PreparedStep& step,
-                           const Assembled& assembled, const Lookup* lookup = nullptr);
+// Computes the gradients of the whole step: afterwards the engine's shards have them. The result
+// depends neither on how the step is cut nor on how it is spread. Figures of the whole step, on
+// every rank. loss_scale: the gradients are those of the loss times this (of the figures none is).
+StepStats forward_backward(const RunConfig& config, const model::Model& model,
+                           parallel::Engine& engine, const PreparedStep& step,
+                           const Assembled& assembled, const Lookup* lookup = nullptr,
+                           double loss_scale = 1.0);
 
 }  // namespace contexture::train

@@ -10,6 +10,15 @@
 
 namespace contexture::train {
 
+std::pair<size_t, size_t> Share::run(size_t inputs, int64_t m, int64_t total) {
+  const auto n = static_cast<int64_t>(inputs);
+  return {static_cast<size_t>(n * m / total), static_cast<size_t>(n * (m + 1) / total)};
+}
+
+std::pair<size_t, size_t> Share::mine(size_t inputs) const {
+  return {run(inputs, first(), total()).first, run(inputs, first() + microbatches - 1, total()).second};
+}
+
 ExampleEncoder::ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents)
     : config_(&config), tokenizer_(&tokenizer), documents_(&documents) {}
 
@@ -17,8 +26,7 @@ PreparedInput ExampleEncoder::encode(const data::Example& example, const std::st
                                      uint64_t key) const {
   using data::Tokenizer;
   const DataConfig& data = config_->data;
-  PreparedInput out;
-  out.example = &example;
+  PreparedInput out = encode_answer(example, answer);
   model::Patches patches = picture != nullptr ? model::make_patches(config_->model, picture->rgb.data()) : nullptr;
   std::vector<int32_t> question = tokenizer_->encode(example.question);
   if (static_cast<int64_t>(question.size()) > data.max_question_tokens) question.resize(data.max_question_tokens);
@@ -30,10 +38,17 @@ PreparedInput ExampleEncoder::encode(const data::Example& example, const std::st
   out.prompt.patches = patches;
   out.prompt.tokens = std::move(question);
   out.prompt.tokens.push_back(Tokenizer::kBos);
+  return out;
+}
+
+PreparedInput ExampleEncoder::encode_answer(const data::Example& example, const std::string& answer) const {
+  PreparedInput out;
+  out.example = &example;
   if (!answer.empty()) {
     out.target = tokenizer_->encode(answer);
-    if (static_cast<int64_t>(out.target.size()) >= data.max_answer_tokens) out.target.resize(data.max_answer_tokens - 1);
-    out.target.push_back(Tokenizer::kEos);
+    const auto most = static_cast<size_t>(config_->data.max_answer_tokens);
+    if (out.target.size() >= most) out.target.resize(most - 1);
+    out.target.push_back(data::Tokenizer::kEos);
   }
   for (const std::string& id : example.documents) {
     if (const auto row = documents_->corpus().find(id)) out.gold.push_back(*row);
@@ -123,62 +138,85 @@ std::string readable_answer(const std::vector<std::string>& answers, const std::
 
 }  // namespace
 
-PreparedStep StepMaker::make(int64_t step) const {
+Stream StepMaker::identity_stream(int64_t step, int64_t row) const {
+  return Stream(config_->run.seed, "identity", static_cast<uint64_t>(step), static_cast<uint64_t>(row));
+}
+
+std::optional<data::Identity> StepMaker::identity_of(Stream& stream) const {
+  const bool made_up = stream.uniform() < config_->data.identity_probability;
+  const data::Identity identity = data::random_identity(stream);  // drawn always: what follows must not depend on the chance
+  return made_up ? std::optional(identity) : std::nullopt;
+}
+
+model::Sequence StepMaker::edited(int64_t row, const data::EditedDocument& edit, int64_t step) const {
+  model::Sequence sequence = documents_->sequence(row);
+  if (!edit.swaps.empty()) sequence.tokens = documents_->tokens(edit.title, edit.text);
+  const data::Image* picture = documents_->picture(row);
+  if (picture == nullptr) return sequence;
+  Stream stream = identity_stream(step, row);
+  const std::optional<data::Identity> identity = identity_of(stream);
+  data::Image image = identity ? data::apply_identity(*picture, *identity) : *picture;
+  image = data::augment(image, config_->data.document_augment, stream);
+  if (image != *picture) sequence.patches = model::make_patches(config_->model, image.rgb.data());
+  return sequence;
+}
+
+PreparedStep StepMaker::make(int64_t step, const Share& share) const {
   const DataConfig& data = config_->data;
-  const uint64_t seed = config_->run.seed;
   PreparedStep out;
   out.step = step;
   out.held_out = &held_out_;
   const std::vector<data::Pick> picks = sampler_->batch_at(step);
+  const auto [begin, end] = share.mine(picks.size());
   // A gold document is edited once a step, for all the examples that read it.
   std::map<int64_t, std::vector<const data::Example*>> readers;
+  std::set<int64_t> mine;
   const auto example_of = [&](const data::Pick& pick) { return &sets_[pick.dataset]->set.examples[pick.index]; };
-  for (const data::Pick& pick : picks) {
-    const data::Example* example = example_of(pick);
-    if (!example->documents.empty()) readers[documents_->corpus().row_of(example->documents[0])].push_back(example);
+  const auto gold_row = [&](const data::Example& example) {
+    return example.documents.empty() ? int64_t{-1} : documents_->corpus().row_of(example.documents[0]);
+  };
+  for (size_t i = 0; i < picks.size(); ++i) {
+    const data::Example* example = example_of(picks[i]);
+    const int64_t row = gold_row(*example);
+    if (row < 0) continue;
+    readers[row].push_back(example);
+    if (begin <= i && i < end) mine.insert(row);
   }
   std::map<int64_t, data::EditedDocument> edits;
-  std::map<int64_t, data::Identity> identities;
   for (const auto& [row, examples] : readers) {
-    const data::Document& document = documents_->corpus().document(row);
-    const data::EditedDocument edit = counterfactual_->edit(document, examples, step);
-    model::Sequence sequence = documents_->sequence(row);
-    const bool swapped = !edit.swaps.empty();
-    if (swapped) sequence.tokens = documents_->tokens(edit.title, edit.text);
-    Stream stream(seed, "identity", static_cast<uint64_t>(step), static_cast<uint64_t>(row));
-    const bool made_up = stream.uniform() < data.identity_probability;
-    const data::Identity identity = data::random_identity(stream);
-    const data::Image* picture = documents_->picture(row);
-    if (picture != nullptr) {
-      data::Image image = made_up ? data::apply_identity(*picture, identity) : *picture;
-      image = data::augment(image, data.document_augment, stream);
-      if (image != *picture) sequence.patches = model::make_patches(config_->model, image.rgb.data());
+    const data::EditedDocument& edit = edits[row] = counterfactual_->edit(documents_->corpus().document(row), examples, step);
+    if (mine.count(row) != 0) {
+      out.edited[row] = edited(row, edit, step);
+    } else {
+      out.edited_elsewhere[row] = [this, row = row, edit, step] { return edited(row, edit, step); };
     }
-    if (made_up) identities[row] = identity;
-    if (swapped || sequence.patches != documents_->sequence(row).patches) out.edited[row] = std::move(sequence);
-    edits[row] = edit;
   }
   for (size_t i = 0; i < picks.size(); ++i) {
     const data::Example* example = example_of(picks[i]);
     std::vector<std::string> answers = example->answers;
-    const int64_t row = example->documents.empty() ? -1 : documents_->corpus().row_of(example->documents[0]);
+    const int64_t row = gold_row(*example);
     if (row >= 0) answers = counterfactual_->answers(*example, edits.at(row));
+    const std::string answer = answers.empty() ? "" : readable_answer(answers, row >= 0 ? edits.at(row).text : "");
+    if (i < begin || i >= end) {
+      out.inputs.push_back(encoder_->encode_answer(*example, answer));
+      continue;
+    }
     const std::shared_ptr<const data::Image> picture = sets_[picks[i].dataset]->picture(*example);
     data::Image image;
     if (picture != nullptr) {
-      const auto identity = identities.find(row);
-      image = identity != identities.end() ? data::apply_identity(*picture, identity->second) : *picture;
-      Stream stream(seed, "augment", static_cast<uint64_t>(step), i);
+      Stream chance = identity_stream(step, row);
+      const std::optional<data::Identity> identity = row >= 0 ? identity_of(chance) : std::nullopt;
+      image = identity ? data::apply_identity(*picture, *identity) : *picture;
+      Stream stream(config_->run.seed, "augment", static_cast<uint64_t>(step), i);
       image = data::augment(image, data.augment, stream);
     }
-    const std::string answer = answers.empty() ? "" : readable_answer(answers, row >= 0 ? edits.at(row).text : "");
     out.inputs.push_back(encoder_->encode(*example, answer, picture != nullptr ? &image : nullptr,
                                           (static_cast<uint64_t>(step) << 20) + i + (uint64_t{1} << 60)));
   }
   if (pairs_ != nullptr) {
     std::set<int64_t> taken;
     for (const PreparedInput& input : out.inputs) taken.insert(input.gold.begin(), input.gold.end());
-    out.pairs = pairs_->draw(step, data.pairs_per_step, taken);
+    out.pairs = pairs_->draw(step, data.pairs_per_step, taken, share);
   }
   return out;
 }
@@ -215,7 +253,7 @@ PairSet::Drawing PairSet::draw_one(const Pair& pair, Stream& stream) const {
   return {data::apply_identity(*pictures_->get(name), identity), data::apply_identity(*pictures_->get(pair.document), identity)};
 }
 
-std::vector<PreparedPair> PairSet::draw(int64_t step, int64_t count, const std::set<int64_t>& taken) const {
+std::vector<PreparedPair> PairSet::draw(int64_t step, int64_t count, const std::set<int64_t>& taken, const Share& share) const {
   struct Patchwork {
     Drawing ground, part;
     data::Seam seam;
@@ -248,6 +286,10 @@ std::vector<PreparedPair> PairSet::draw(int64_t step, int64_t count, const std::
                  data::join(work.ground.document, work.part.document, work.seam)};
       row = -1 - size() - i;  // nobody's
     } else if (!used.insert(row).second) {
+      continue;
+    }
+    if (!share.has_pair(out.size())) {
+      out.push_back({{}, {}, row});
       continue;
     }
     const data::Image query = data::augment(drawing.query, config_->data.augment, stream);

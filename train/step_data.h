@@ -1,8 +1,10 @@
 // What a step trains on, before retrieval: tokenised questions and answers, augmented query pictures, gold documents
 // as edited for this step. A pure function of (config, seed, step), made on loader threads.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "data/counterfactual.h"
@@ -11,6 +13,19 @@
 #include "train/config.h"
 
 namespace contexture::train {
+
+// The part of a global batch that a replica reads. The batch is cut into replicas * microbatches runs of inputs, as equal as can
+// be; replica r has the runs from r * microbatches on.
+struct Share {
+  int64_t replica = 0, replicas = 1, microbatches = 1;
+  int64_t total() const { return replicas * microbatches; }
+  int64_t first() const { return replica * microbatches; }
+  // Inputs [begin, end) of run m (global), of this replica.
+  static std::pair<size_t, size_t> run(size_t inputs, int64_t m, int64_t total);
+  std::pair<size_t, size_t> mine(size_t inputs) const;
+  // Whether this replica has picture pair number p: pairs go round the runs in turn.
+  bool has_pair(size_t p) const { return static_cast<int64_t>(p) % total() / microbatches == replica; }
+};
 
 struct PreparedInput {
   const data::Example* example = nullptr;
@@ -25,11 +40,15 @@ struct PreparedPair {
   int64_t row = 0;  // of the corpus, or negative: a picture without a document
 };
 
+// Of a whole step; but what only another replica reads is left out: of its inputs there are target and gold, of its pairs the row.
 struct PreparedStep {
   int64_t step = 0;
   std::vector<PreparedInput> inputs;
   std::vector<PreparedPair> pairs;  // distinct identities, none of them a gold document of the step
-  std::map<int64_t, model::Sequence> edited;  // by row: gold documents that differ from the corpus in this step
+  // By row: gold documents that may differ from the corpus in this step. Those of other replicas' inputs are made when one of this
+  // replica's reads them, too.
+  std::map<int64_t, model::Sequence> edited;
+  std::map<int64_t, std::function<model::Sequence()>> edited_elsewhere;
   // Rows that no training input may read: gold documents of data.dev and data.test alone. Owned by the StepMaker.
   const std::set<int64_t>* held_out = nullptr;
 };
@@ -40,6 +59,8 @@ class ExampleEncoder {
   ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents);
   // query_picture and prompt_picture may be null. The target stays empty when answer is.
   PreparedInput encode(const data::Example& example, const std::string& answer, const data::Image* picture, uint64_t key) const;
+  // Target and gold alone.
+  PreparedInput encode_answer(const data::Example& example, const std::string& answer) const;
   const data::Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
@@ -64,8 +85,8 @@ class PairSet {
  public:
   PairSet(const RunConfig& config, const retriever::Documents& documents, data::BadRecords& bad);
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
-  // About `count` pairs for a step, whose rows are not in `taken`.
-  std::vector<PreparedPair> draw(int64_t step, int64_t count, const std::set<int64_t>& taken) const;
+  // About `count` pairs for a step, whose rows are not in `taken`; pictures of those that `share` has.
+  std::vector<PreparedPair> draw(int64_t step, int64_t count, const std::set<int64_t>& taken, const Share& share) const;
 
  private:
   struct Pair {
@@ -87,10 +108,14 @@ class StepMaker {
  public:
   StepMaker(const RunConfig& config, const ExampleEncoder& encoder, const retriever::Documents& documents,
             std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad);
-  PreparedStep make(int64_t step) const;  // thread-safe
+  PreparedStep make(int64_t step, const Share& share = {}) const;  // thread-safe
   int64_t num_examples() const;
 
  private:
+  // The identity that a gold document and its questions take in a step, and the document in it, its text as edited.
+  Stream identity_stream(int64_t step, int64_t row) const;
+  std::optional<data::Identity> identity_of(Stream& stream) const;
+  model::Sequence edited(int64_t row, const data::EditedDocument& edit, int64_t step) const;
   const RunConfig* config_;
   const ExampleEncoder* encoder_;
   const retriever::Documents* documents_;

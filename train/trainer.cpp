@@ -59,7 +59,10 @@ double measure_peak_flops(at::ScalarType dtype) {
 }
 
 Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
-    : config_(config), bad_(data::BadRecords::parse_policy(config.data.bad_records)) {
+    : config_(config),
+      bad_(data::BadRecords::parse_policy(config.data.bad_records)),
+      loss_scale_(config.train.precision == "fp16" ? LossScale(config.train.loss_scale)
+                                                   : LossScale()) {
   config_.parallel.dp = groups.dp_size();
   config_.validate();
   apply_threads(config_.run);
@@ -115,7 +118,8 @@ TrainResult Trainer::run() {
   options.end_step = end;
   options.threads = static_cast<int>(config_.data.threads);
   options.depth = static_cast<int>(config_.data.prefetch);
-  data::Loader<PreparedStep> loader([this](int64_t step) { return maker_->make(step); }, options);
+  data::Loader<PreparedStep> loader(
+      [this, mine = prepared_share(config_, session_->engine().groups())](int64_t step) { return maker_->make(step, mine); }, options);
   std::optional<Progress> progress;
   if (writes()) progress.emplace("training", end).start_at(step_);
   int64_t examples = 0;
@@ -130,13 +134,18 @@ TrainResult Trainer::run() {
     group(config_, *session_, prepared, lookup);
     set_phase("forward and backward");
     const Share share = share_of(config_, session_->engine().groups());
-    const StepStats stats = forward_backward(config_, session_->model(), session_->engine(), prepared,
-                                             assemble(config_, share, session_->documents(), prepared, lookup), &lookup);
+    const StepStats stats =
+        forward_backward(config_, session_->model(), session_->engine(), prepared,
+                         assemble(config_, share, session_->documents(), prepared, lookup), &lookup,
+                         loss_scale_.scale());
     set_phase("optimizer");
-    const double grad_norm = optimizer_->clip();
-    require_finite(stats, grad_norm, step_ + 1);  // before anything moves; all ranks have the same figures
+    const double grad_norm = optimizer_->clip(loss_scale_.scale());
+    const bool skip =
+        !loss_scale_.accepts(grad_norm);  // on all ranks alike: the norm is that of all gradients
+    require_finite(stats, skip ? 0.0 : grad_norm,
+                   step_ + 1);  // before anything moves; all ranks have the same figures
     const double rate = rate_at(config_.optimizer, step_, config_.train.steps);
-    optimizer_->step(rate);
+    if (!skip) optimizer_->step(rate);
     ++step_;
     if (step_ == config_.parallel.timeline_step && config_.parallel.pp > 1) {
       const parallel::Engine& engine = session_->engine();
@@ -183,23 +192,25 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
   static const double kPeak = measure_peak_flops(session_->model().dtype());
   const double recall = static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
   const auto per_s = [&](double amount) { return amount / seconds; };
-  const Json record{{"step", step},
-                    {"loss", stats.loss},
-                    {"contrastive", stats.contrastive},
-                    {"recall_at_1", recall},
-                    {"lr", rate},
-                    {"grad_norm", grad_norm},
-                    {"seconds", seconds},
-                    {"data_wait_s", wait_s},
-                    {"examples_per_s", per_s(static_cast<double>(config_.train.batch_size))},
-                    {"tokens_per_s", per_s(static_cast<double>(stats.rows))},
-                    {"mfu", per_s(stats.flops) / kPeak},
-                    {"slots", stats.slots},
-                    {"distinct_documents", stats.distinct},
-                    {"encoded_documents", stats.encoded},
-                    {"sent_bytes", stats.sent_bytes},
-                    {"staleness", step - session_->retriever().refreshed_at()},
-                    {"time_s", train_s_}};
+  Json record{{"step", step},
+              {"loss", stats.loss},
+              {"contrastive", stats.contrastive},
+              {"recall_at_1", recall},
+              {"lr", rate},
+              {"grad_norm", grad_norm},
+              {"seconds", seconds},
+              {"data_wait_s", wait_s},
+              {"examples_per_s", per_s(static_cast<double>(config_.train.batch_size))},
+              {"tokens_per_s", per_s(static_cast<double>(stats.rows))},
+              {"mfu", per_s(stats.flops) / kPeak},
+              {"slots", stats.slots},
+              {"distinct_documents", stats.distinct},
+              {"encoded_documents", stats.encoded},
+              {"sent_bytes", stats.sent_bytes},
+              {"staleness", step - session_->retriever().refreshed_at()},
+              {"time_s", train_s_}};
+  if (loss_scale_.on())
+    record.update({{"loss_scale", loss_scale_.scale()}, {"skipped_steps", loss_scale_.skipped()}});
   metrics_->append(record);
   for (const char* key : {"loss", "contrastive", "recall_at_1", "lr", "grad_norm", "examples_per_s", "tokens_per_s", "mfu"}) {
     board_->scalar(concat("train/", key), step, record[key].get<float>());
@@ -264,6 +275,7 @@ void Trainer::save(int64_t step) {
   parallel::prune_checkpoints(checkpoints, config_.checkpoint.keep_last,
                               config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
 }
+    if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
 
 void Trainer::load(const parallel::Checkpoint& checkpoint) {
   optimizer_->load(checkpoint.files.at("model"), checkpoint.files.at("optimizer"));
@@ -274,3 +286,5 @@ void Trainer::load(const parallel::Checkpoint& checkpoint) {
 }
 
 }  // namespace contexture::train
+  if (checkpoint.state.contains("loss_scale"))
+    loss_scale_.load(checkpoint.state["loss_scale"], "state.json");

@@ -3,6 +3,7 @@
 #pragma once
 #include "eval/tensorboard.h"
 #include "train/evaluator.h"
+#include "train/loss_scale.h"
 #include "train/session.h"
 #include "train/step.h"
 
@@ -48,6 +49,7 @@ class Trainer {
   std::unique_ptr<PictureSet> dev_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> metrics_;
+  LossScale loss_scale_;
   std::unique_ptr<eval::TensorBoardWriter> board_;
   int64_t step_ = 0;
   int64_t saved_step_ = -1;  // of the newest checkpoint

@@ -5,6 +5,7 @@ endforeach()
 contexture_test(parallel/communicator_test.cpp LINK parallel TIMEOUT 600)
 contexture_test(parallel/pipeline_test.cpp LINK parallel core)
 contexture_test(parallel/prediction_test.cpp LINK parallel core TIMEOUT 300)
+contexture_test(parallel/slicer_test.cpp LINK parallel core)
 contexture_test(parallel/mesh_test.cpp LINK parallel)
 contexture_test(parallel/launch_env_test.cpp LINK parallel)
 # Planning: no tensors.

@@ -128,7 +128,7 @@ std::vector<SliceTime> measure(const SliceModel& model, double noise, uint64_t s
   Stream random(seed, "noise");
   std::vector<SliceTime> measured;
   for (const int64_t tokens : {16, 64, 128, 512}) {
-    for (const int64_t context : {0, 128, 1024}) {
+    for (const double context : {0.0, 128.0, 1024.0}) {
       measured.push_back({tokens, context, model(tokens, context) + noise * random.normal()});
     }
   }

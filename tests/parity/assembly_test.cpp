@@ -15,7 +15,7 @@ int64_t encoded(RunConfig config) {
     session.make_retriever();
     const StepMaker maker(session.config(), session.encoder(), session.documents(),
                           session.tokenizer(), bad);
-    PreparedStep step = maker.make(0);
+    PreparedStep step = maker.make(0, prepared_share(config, groups));
     Lookup lookup = look_up(config, session, step);
     group(config, session, step, lookup);
     const StepStats stats = forward_backward(

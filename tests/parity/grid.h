@@ -26,10 +26,12 @@ inline const std::vector<Factor>& factors() {
       {"dropout", {"0", "0.1"}},
       {"microbatches", {"1", "2", "3", "4"}},
       {"partitioner", {"uniform", "parameters", "exact", "tree"}},
-      {"sequence", {"false", "true"}}};
+      {"sequence", {"false", "true"}},
+      {"token_slices", {"1", "3"}},
+      {"encode_once", {"microbatch", "replica"}}};
   return all;
 }
-using Cell = std::array<uint8_t, 11>;
+using Cell = std::array<uint8_t, 13>;
 
 inline std::array<int, 3> layout_of(const Cell& cell) {
   const std::string& text = factors()[0].values[cell[0]];
@@ -41,11 +43,12 @@ inline bool is_valid(const Cell& cell) {
   const auto [dp, pp, tp] = layout_of(cell);
   const std::string& schedule = factors()[1].values[cell[1]];
   const int microbatches = cell[8] + 1;
-  if (pp == 1 && (cell[1] != 1 || cell[6] != 0 || cell[9] != 0)) return false;
+  if (pp == 1 && (cell[1] != 1 || cell[6] != 0 || cell[9] != 0 || cell[11] != 0)) return false;
   if (dp == 1 && cell[2] != 0) return false;
   if (tp == 1 && cell[10] != 0) return false;
   if (schedule == "interleaved" && microbatches % pp != 0) return false;
   if (cell[6] == 1 && schedule != "list") return false;
+  if (cell[12] == 1 && (cell[11] != 0 || microbatches == 1 || schedule == "interleaved")) return false;
   // The tree may give a rank several stages apart, and what must stay together may leave nothing to cut.
   if (cell[9] == 3 && schedule != "list" && schedule != "gpipe") return false;
   if (cell[9] >= 2 && (cell[6] == 1 || schedule == "interleaved")) return false;
@@ -76,6 +79,8 @@ inline RunConfig configured(RunConfig config, const Cell& cell) {
   p.microbatches = std::stoi(value(8));
   p.partitioner = value(9);
   p.sequence = value(10) == "true";
+  p.token_slices = std::stoi(value(11));
+  p.encode_once = value(12);
   return config;
 }
 

@@ -28,6 +28,43 @@ TEST(Parity, EveryPairOfChoicesInFp64) {
   for (const Cell& cell : cells) expect_parity(references, cell, 1e-10);  // fp64 sums in another order
 }
 
+// Slices that cut sequences and pictures, one row each and fewer rows than slices, in every schedule and way of fusion.
+TEST(Parity, TokenSlicesGiveTheResultOfWholeMicrobatches) {
+  const TinyWorld world;
+  RunConfig config = tiny(world);
+  config.model.dropout = 0.1;
+  config.parallel.microbatches = 2;
+  for (const char* fusion : {"memory", "fid", "prefix"}) {
+    config.model.fusion = fusion;
+    const Outcome want = outcome_of(config, {}, 3);
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb_h1", "list"}) {
+      RunConfig cut = config;
+      cut.parallel.pp = 2;
+      cut.parallel.schedule = schedule;
+      cut.parallel.chunks = std::string(schedule) == "interleaved" ? 2 : 1;
+      for (const int64_t slices : {2, 7, 400}) {
+        if (slices == 400 && std::string(schedule) != "1f1b") continue;  // hundreds of messages a step
+        SCOPED_TRACE(concat(fusion, " ", schedule, " ", slices));
+        cut.parallel.token_slices = slices;
+        cut.parallel.recompute = slices == 2 ? std::vector<std::string>{"all"} : std::vector<std::string>{};
+        const Difference d = compare(want, train_threads(cut, 3));
+        EXPECT_LE(std::max({d.loss, d.gradient, d.step}), 1e-10) << d.worst_parameter;  // fp64 sums in another order
+      }
+    }
+  }
+}
+
+// Three steps are measured, then the cuts are planned on all ranks alike, whatever the times are.
+TEST(Parity, MeasuredTokenSlicesGiveTheResultOfWholeMicrobatches) {
+  const TinyWorld world;
+  RunConfig config = tiny(world);
+  const Outcome want = outcome_of(config, {}, 6);
+  config.parallel.dp = config.parallel.pp = 2;
+  config.parallel.token_slices = 0;
+  const Difference d = compare(want, train_threads(config, 6));
+  EXPECT_LE(std::max({d.loss, d.gradient, d.step}), 1e-10) << d.worst_parameter;  // fp64 sums in another order
+}
+
 TEST(Parity, ADozenLayoutsInFp32) {
   const TinyWorld world;
   References references(tiny(world, "fp32"));

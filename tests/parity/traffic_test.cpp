@@ -29,7 +29,7 @@ Sent one_step(const RunConfig& config) {
     session.make_retriever();
     const StepMaker maker(session.config(), session.encoder(), session.documents(),
                           session.tokenizer(), bad);
-    const PreparedStep step = maker.make(0);
+    const PreparedStep step = maker.make(0, prepared_share(config, groups));
     const Assembled assembled = assemble(config, share_of(config, groups), session.documents(),
                                          step, look_up(config, session, step));
     std::vector<parallel::Feeds> feeds;

@@ -49,9 +49,84 @@ TEST_P(Cut, LossAndGradientsDoNotDependOnTheNumberOfMicrobatches) {
   const Outcome whole = one_step(config);
   config.parallel.microbatches = std::get<1>(GetParam());
   expect_equal(whole, one_step(config), 1e-10);  // fp64 sums in another order
+  config.parallel.encode_once = "replica";
+  expect_equal(whole, one_step(config), 1e-10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Cut, testing::Combine(testing::Values("memory", "fid", "prefix"), testing::Values(2, 4)));
+
+TEST(Step, AReplicaMayEncodeItsDocumentsOnceForAllMicrobatches) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  config.retriever.documents = 4;
+  const auto encoded = [&](int64_t microbatches, const char* once) {
+    config.parallel.microbatches = microbatches;
+    config.parallel.encode_once = once;
+    Prepared made(config, 3);
+    return made.forward_backward();
+  };
+  const StepStats whole = encoded(1, "microbatch"), each = encoded(4, "microbatch"), together = encoded(4, "replica");
+  EXPECT_GT(each.distinct, whole.distinct);
+  EXPECT_EQ(together.distinct, whole.distinct);
+  EXPECT_EQ(together.rows, whole.rows);
+  EXPECT_GT(each.flops, together.flops);
+  EXPECT_NEAR(together.flops, whole.flops, 0.02 * whole.flops);  // each microbatch's copy head projects all keys
+
+  Prepared made(config, 3);
+  made.forward_backward();
+  int document_forwards = 0;
+  for (const parallel::TimedAction& timed : made.session.engine().pipeline().timeline()) {
+    document_forwards += !timed.sliced && timed.action.work == parallel::Work::kForward ? 1 : 0;
+  }
+  EXPECT_EQ(document_forwards, 1);
+}
+
+// What a replica's loader leaves out is what only others read; the rest is as if it had made everything.
+TEST(Step, AReplicaPreparesOnlyItsOwnInputs) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp64");
+  config.data.pairs = "pairs.jsonl";
+  config.data.pairs_per_step = 3;
+  config.data.augment.shift_p = config.data.document_augment.shift_p = 1.0;
+  Prepared made(config);
+  Session& session = made.session;
+  data::BadRecords bad;
+  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const PreparedStep all = maker.make(2);
+  EXPECT_TRUE(all.edited_elsewhere.empty());
+  const auto same = [](const model::Sequence& a, const model::Sequence& b) {
+    return a.tokens == b.tokens && a.key == b.key && (a.patches == nullptr) == (b.patches == nullptr) && (a.patches == nullptr || *a.patches == *b.patches);
+  };
+  size_t inputs = 0, pairs = 0;
+  for (const int64_t replica : {0, 1}) {
+    const Share share{replica, 2, 2};
+    const PreparedStep mine = maker.make(2, share);
+    const auto [begin, end] = share.mine(all.inputs.size());
+    ASSERT_EQ(mine.inputs.size(), all.inputs.size());
+    for (size_t i = 0; i < all.inputs.size(); ++i) {
+      EXPECT_EQ(mine.inputs[i].target, all.inputs[i].target);
+      EXPECT_EQ(mine.inputs[i].gold, all.inputs[i].gold);
+      const bool own = begin <= i && i < end;
+      inputs += own ? 1 : 0;
+      EXPECT_TRUE(same(mine.inputs[i].query, own ? all.inputs[i].query : model::Sequence()));
+      EXPECT_TRUE(same(mine.inputs[i].prompt, own ? all.inputs[i].prompt : model::Sequence()));
+    }
+    ASSERT_EQ(mine.pairs.size(), all.pairs.size());
+    for (size_t p = 0; p < all.pairs.size(); ++p) {
+      EXPECT_EQ(mine.pairs[p].row, all.pairs[p].row);
+      pairs += share.has_pair(p) ? 1 : 0;
+      EXPECT_TRUE(same(mine.pairs[p].query, share.has_pair(p) ? all.pairs[p].query : model::Sequence()));
+      EXPECT_TRUE(same(mine.pairs[p].document, share.has_pair(p) ? all.pairs[p].document : model::Sequence()));
+    }
+    EXPECT_FALSE(mine.edited_elsewhere.empty());
+    for (const auto& [row, document] : all.edited) {
+      const auto here = mine.edited.find(row);
+      EXPECT_TRUE(same(here != mine.edited.end() ? here->second : mine.edited_elsewhere.at(row)(), document)) << "row " << row;
+    }
+  }
+  EXPECT_EQ(inputs, all.inputs.size());
+  EXPECT_EQ(pairs, all.pairs.size());
+}
 
 TEST(Step, IsTheSameInFp32ToFp32Accuracy) {
   const TinyWorld world;
@@ -168,7 +243,7 @@ class Pairs : public testing::Test {
     const PairSet pairs(config, session.documents(), bad);
     std::vector<PreparedPair> out;
     for (int64_t step = 0; step < 20; ++step) {
-      for (PreparedPair& pair : pairs.draw(step, count, {0})) out.push_back(std::move(pair));
+      for (PreparedPair& pair : pairs.draw(step, count, {0}, {})) out.push_back(std::move(pair));
     }
     return out;
   }

@@ -61,7 +61,8 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, Resume,
     testing::Values(Case{"fp64", "fp64", 0, 0, 1, 0.0}, Case{"refresh", "fp32", 3, 0, 1, 0.0},
-                    Case{"background", "fp32", 3, 2, 1, 0.1}, Case{"bf16", "bf16", 4, 4, 2, 0.0}),
+                    Case{"background", "fp32", 3, 2, 1, 0.1}, Case{"bf16", "bf16", 4, 4, 2, 0.0},
+                    Case{"fp16", "fp16", 3, 0, 2, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Trainer, ASignalSavesAndTheRunContinues) {
