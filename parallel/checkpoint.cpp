@@ -81,7 +81,7 @@ void write_tensors(const fs::path& path, const NamedTensors& tensors, const std:
   SafetensorsWriter writer(metadata);
   std::vector<at::Tensor> kept;  // the writer holds views
   for (const auto& [name, tensor] : tensors) {
-    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return d.first == tensor.scalar_type(); });
+    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [type = tensor.scalar_type()](const auto& d) { return d.first == type; });
     CONTEXTURE_INVARIANT(dtype != kDTypes.end(), "tensor '", name, "' has a dtype that safetensors lacks");
     kept.push_back(tensor.detach().cpu().contiguous());
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(kept.back().data_ptr()), kept.back().nbytes());
