@@ -266,6 +266,7 @@ void Trainer::save(int64_t step) {
     checkpoint.state["config"] = to_json(config_);
     checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
     checkpoint.state["train_s"] = train_s_;
+    if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
   }
   if (world != nullptr) world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
   const std::filesystem::path checkpoints = std::filesystem::path(config_.run.dir) / "checkpoints";
@@ -275,7 +276,6 @@ void Trainer::save(int64_t step) {
   parallel::prune_checkpoints(checkpoints, config_.checkpoint.keep_last,
                               config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
 }
-    if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
 
 void Trainer::load(const parallel::Checkpoint& checkpoint) {
   optimizer_->load(checkpoint.files.at("model"), checkpoint.files.at("optimizer"));
@@ -283,8 +283,8 @@ void Trainer::load(const parallel::Checkpoint& checkpoint) {
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
   step_ = saved_step_ = checkpoint.step;
+  if (checkpoint.state.contains("loss_scale"))
+    loss_scale_.load(checkpoint.state["loss_scale"], "state.json");
 }
 
 }  // namespace contexture::train
-  if (checkpoint.state.contains("loss_scale"))
-    loss_scale_.load(checkpoint.state["loss_scale"], "state.json");
