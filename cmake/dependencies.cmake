@@ -55,6 +55,11 @@ endforeach()
 find_package(ICU REQUIRED COMPONENTS uc i18n)
 find_package(GTest REQUIRED)
 find_path(FAISS_INCLUDE faiss/Index.h REQUIRED)
+# Debian's library is for any x86-64; tools/fast_faiss.sh builds the same release for AVX2. A program to hand on takes the
+# former.
+if(CONTEXTURE_NATIVE)
+  find_library(FAISS_LIBRARY faiss_avx2 PATHS ${cache_home}/contexture/faiss-avx2/lib NO_DEFAULT_PATH)
+endif()
 find_library(FAISS_LIBRARY faiss REQUIRED)
 find_library(LAPACK_LIBRARY lapack REQUIRED)
 find_library(BLAS_LIBRARY blas REQUIRED)
