@@ -52,9 +52,9 @@ Command demo_command(CLI::App& program) {
   app->add_flag("--resume", options->resume, "continue from the newest checkpoint of run.dir");
   app->add_flag("--json", options->json, "print summary.json on stdout, and nothing else there");
   return {app, [options] {
-            train::RunConfig built_in;
-            apply_json(built_in, kDemoConfig, "demo.json (built in)");
-            const train::RunConfig config = run_config(options->settings, std::move(built_in));
+            train::RunConfig config;
+            apply_json(config, kDemoConfig, "demo.json (built in)");
+            apply_settings(config, options->settings);
             const std::string corpus = train::data_path(config.data, config.data.corpus);
             CONTEXTURE_REQUIRE(std::filesystem::exists(corpus), "the demo set is not there: ", corpus,
                                " is missing. Build it with tools/demo_data, or name its folder with --set data.root=FOLDER.");
