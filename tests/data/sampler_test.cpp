@@ -81,7 +81,7 @@ TEST(Sampler, RefusesWhatCannotWorkInsteadOfWaiting) {
 // 60 examples of 12 documents, in windows of four steps of ten.
 TEST(Sampler, AWindowBringsReadersOfADocumentTogether) {
   std::vector<std::string> gold;
-  for (int i = 0; i < 60; ++i) gold.push_back("d" + std::to_string(i % 12));
+  for (int i = 0; i < 60; ++i) gold.push_back(concat("d", i % 12));
   const Sampler plain({.seed = 3, .batch_size = 10}, only(gold));
   const Sampler sorted({.seed = 3, .batch_size = 10, .window = 4}, only(gold));
   size_t distinct_plain = 0, distinct_sorted = 0;
