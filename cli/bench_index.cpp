@@ -75,6 +75,27 @@ double peer_overlap(const std::filesystem::path& path,
   return retriever::overlap(rows, exact);
 }
 
+// Milliseconds of the fastest search for each number of queries.
+Json time_batches(const Options& options, const retriever::Index& index,
+                  const std::vector<float>& queries) {
+  const auto count = static_cast<int64_t>(queries.size()) / options.dim;
+  Json ms = Json::object();
+  for (const int64_t batch : options.batches) {
+    double best = 1e30;
+    int64_t at = 0;
+    for (const auto start = std::chrono::steady_clock::now(); since(start) < options.seconds;) {
+      const auto one = std::chrono::steady_clock::now();
+      index.search(std::span(queries).subspan(static_cast<size_t>(at * options.dim),
+                                              static_cast<size_t>(batch * options.dim)),
+                   kFound);
+      best = std::min(best, since(one));
+      at = (at + batch) % std::max<int64_t>(1, count - batch + 1);
+    }
+    ms[std::to_string(batch)] = 1e3 * best;
+  }
+  return ms;
+}
+
 Json run(const Options& options, const std::string& factory, const std::vector<float>& vectors,
          const std::vector<float>& queries, const std::vector<retriever::Ranking>& exact,
          const std::filesystem::path& folder) {
@@ -94,24 +115,15 @@ Json run(const Options& options, const std::string& factory, const std::vector<f
     begin = std::chrono::steady_clock::now();
     built.save(file);
     out["save_s"] = since(begin);
+    out["recall"] = retriever::overlap(built.search(queries, kFound), exact);
+    out["ms"] = time_batches(options, built, queries);
   }
-  const auto begin = std::chrono::steady_clock::now();
-  const auto index = retriever::Index::load(file, /*mapped=*/true);
-  out["mapped_load_s"] = since(begin);
-  out["recall"] = retriever::overlap(index.search(queries, kFound), exact);
-  const auto count = static_cast<int64_t>(queries.size()) / options.dim;
-  for (const int64_t batch : options.batches) {
-    double best = 1e30;
-    int64_t at = 0;
-    for (const auto start = std::chrono::steady_clock::now(); since(start) < options.seconds;) {
-      const auto one = std::chrono::steady_clock::now();
-      index.search(std::span(queries).subspan(static_cast<size_t>(at * options.dim),
-                                              static_cast<size_t>(batch * options.dim)),
-                   kFound);
-      best = std::min(best, since(one));
-      at = (at + batch) % std::max<int64_t>(1, count - batch + 1);
-    }
-    out["ms"][std::to_string(batch)] = 1e3 * best;
+  {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto mapped = retriever::Index::load(file, /*mapped=*/true);
+    out["mapped_load_s"] = since(begin);
+    out["mapped_recall"] = retriever::overlap(mapped.search(queries, kFound), exact);
+    out["mapped_ms"] = time_batches(options, mapped, queries);
   }
   if (!options.peers.scripts.empty()) {
     std::string batches;
@@ -139,7 +151,8 @@ void print(const Json& result) {
     std::cout << format(" (faiss-cpu {:.4f})", result["faiss_cpu"]["recall"].get<double>());
   std::cout << "\n";
   for (const auto& [batch, ms] : result["ms"].items()) {
-    std::cout << format("  {} queries: {:.3f} ms", batch, ms.get<double>());
+    std::cout << format("  {} queries: {:.3f} ms, mapped {:.3f} ms", batch, ms.get<double>(),
+                        result["mapped_ms"][batch].get<double>());
     if (result.contains("ratio")) {
       std::cout << format("   faiss-cpu {:.3f} ms, contexture is {:.2f} times as fast",
                           result["faiss_cpu"]["ms"][batch].get<double>(),

@@ -1,5 +1,5 @@
 // A published sentence encoder with its tokenizer: texts in, vectors out. For indexing a corpus
-// with weights that other people trained.
+// with weights that other people trained. One thread at a time; each call uses all of LibTorch's.
 #pragma once
 #include <cstdint>
 #include <filesystem>

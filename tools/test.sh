@@ -8,5 +8,6 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 configure_options=(-DCONTEXTURE_TEST_PYTHON="$cache/test-venv/bin/python")
 build
 "$root/tools/demo_data"
+"$root/tools/minilm" >/dev/null  # tests that compare with it skip without
 # One at a time, in the order of tests/CMakeLists.txt: tests of operators use every core, and some measure time.
 exec ctest --test-dir "$root/build" --output-on-failure "$@"

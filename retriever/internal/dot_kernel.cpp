@@ -12,6 +12,7 @@ constexpr int kLanes = 16;
 constexpr int kLanes = 8;
 #endif
 constexpr int64_t kPanel = 2 * kLanes;  // columns
+constexpr int64_t kCacheLine = 16;      // floats
 
 // A register of floats, and one float, anywhere in memory: vectors in a mapped file lie as its
 // header lets them.
@@ -22,18 +23,24 @@ using Words = int64_t __attribute__((vector_size(4 * kLanes)));
 
 Lanes load(const void* p) { return *reinterpret_cast<const Lanes*>(p); }
 
-// R rows against one panel of V registers' columns. R x V accumulators stay in registers.
+// R rows against one panel of V registers' columns. R x V accumulators stay in registers, and the
+// next R rows are asked for: with few queries memory sets the pace.
 template <int R, int V>
 void panel_products(const Loose* rows, int64_t dim, const float* panel, float* scores,
                     int64_t width) {
   Lanes sum[R][V] = {};
-  for (int64_t i = 0; i < dim; ++i) {
-    Lanes q[V];
-    for (int v = 0; v < V; ++v) q[v] = load(panel + (i * V + v) * kLanes);
+  for (int64_t i = 0; i < dim;) {
+    for (int r = 0; r < R; ++r)
+      __builtin_prefetch(rows + (r + R) * dim + i);  // beyond the last: nothing
+    const int64_t end = std::min(dim, i + kCacheLine);
+    for (; i < end; ++i) {
+      Lanes q[V];
+      for (int v = 0; v < V; ++v) q[v] = load(panel + (i * V + v) * kLanes);
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const float x = rows[r * dim + i];
-      for (int v = 0; v < V; ++v) sum[r][v] += x * q[v];
+      for (int r = 0; r < R; ++r) {
+        const float x = rows[r * dim + i];
+        for (int v = 0; v < V; ++v) sum[r][v] += x * q[v];
+      }
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -78,7 +85,6 @@ template <int Q, int R>
 void plain_products(const Loose* rows, int64_t dim, const float* queries, float* scores,
                     int64_t stride) {
   constexpr int kChains = std::max(1, 8 / (Q * R));
-  constexpr int64_t kAhead = 512;
   Lanes sum[R][Q][kChains] = {};
   int64_t i = 0;
   for (; i + kChains * kLanes <= dim; i += kChains * kLanes) {
@@ -87,7 +93,7 @@ void plain_products(const Loose* rows, int64_t dim, const float* queries, float*
       Lanes q[Q];
       for (int j = 0; j < Q; ++j) q[j] = load(queries + j * dim + at);
       for (int r = 0; r < R; ++r) {
-        __builtin_prefetch(rows + r * dim + at + kAhead);  // past the last row it does nothing
+        __builtin_prefetch(rows + (r + R) * dim + at);  // past the last row it does nothing
         const Lanes part = load(rows + r * dim + at);
         for (int j = 0; j < Q; ++j) sum[r][j][c] += part * q[j];
       }

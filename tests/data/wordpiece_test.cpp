@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "core/error.h"
 #include "core/json.h"
 
@@ -13,12 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(CONTEXTURE_SOURCE_DIR) / "tests/golden";
 
-fs::path minilm() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  return fs::path(xdg != nullptr ? xdg : concat(home != nullptr ? home : "", "/.cache")) /
-         "contexture/minilm-0.1.0";
-}
+const fs::path kMiniLM = CONTEXTURE_MINILM;  // where tools/minilm puts it
 
 const std::string kVocabulary =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nun\n##able\n##a\n##b\nsep\n[\n]\n,"
@@ -46,9 +39,9 @@ TEST(WordPiece, GivesTheReferencesIdsForTheTinyVocabulary) {
 }
 
 TEST(WordPiece, GivesTheReferencesIdsForMiniLM) {
-  if (!fs::exists(minilm())) GTEST_SKIP() << "run tools/minilm first";
+  if (!fs::exists(kMiniLM)) GTEST_SKIP() << "run tools/minilm first";
   const Json golden = read_json_file((kGolden / "sentence_encoder.json").string());
-  expect_goldens(WordPiece::load(minilm()), golden["minilm"], 256);
+  expect_goldens(WordPiece::load(kMiniLM), golden["minilm"], 256);
 }
 
 TEST(WordPiece, TakesTheLongestPiecesAndMakesAWholeWordUnknown) {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -18,12 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(CONTEXTURE_SOURCE_DIR) / "tests/golden";
 
-fs::path minilm() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  return fs::path(xdg != nullptr ? xdg : concat(home != nullptr ? home : "", "/.cache")) /
-         "contexture/minilm-0.1.0";
-}
+const fs::path kMiniLM = CONTEXTURE_MINILM;  // where tools/minilm puts it
 
 template <typename Body>
 std::string refusal(const Body& body) {
@@ -102,20 +97,20 @@ TEST_F(TinyFolder, MeanPoolingAndNormalisationFollowTheModules) {
 }
 
 TEST(MiniLM, GivesTheReferencesEmbeddings) {
-  if (!fs::exists(minilm())) GTEST_SKIP() << "run tools/minilm first";
+  if (!fs::exists(kMiniLM)) GTEST_SKIP() << "run tools/minilm first";
   const Golden golden("minilm");
-  const auto encoder = SentenceEncoder::load(minilm(), EncoderPrecision::kFp32);
+  const auto encoder = SentenceEncoder::load(kMiniLM, EncoderPrecision::kFp32);
   EXPECT_EQ(encoder.config().max_tokens, 256);
   EXPECT_LT(largest_difference(encoder.embed(golden.texts()), golden.embeddings), 1e-5);
 }
 
 TEST(MiniLM, InBf16EmbeddingsPointTheSameWay) {
-  if (!fs::exists(minilm())) GTEST_SKIP() << "run tools/minilm first";
+  if (!fs::exists(kMiniLM)) GTEST_SKIP() << "run tools/minilm first";
   const Golden golden("minilm");
-  EXPECT_GT(smallest_cosine(
-                SentenceEncoder::load(minilm(), EncoderPrecision::kBf16).embed(golden.texts()),
-                golden.embeddings),
-            0.999);
+  EXPECT_GT(
+      smallest_cosine(SentenceEncoder::load(kMiniLM, EncoderPrecision::kBf16).embed(golden.texts()),
+                      golden.embeddings),
+      0.999);
 }
 
 TEST_F(TinyFolder, ATextsEmbeddingDoesNotDependOnItsNeighbours) {
@@ -160,8 +155,8 @@ TEST_F(TinyFolder, DamagedWeightsAreRefused) {
   EXPECT_NE(load_refusal().find("has no weights"), std::string::npos);
 }
 
-// One byte changed anywhere in the zip: an error with a reason, or (in a weight; the reader checks no
-// checksums) other weights; never a crash.
+// One byte changed anywhere in the zip: an error with a reason, or (in a weight; the reader checks
+// no checksums) other weights; never a crash.
 TEST_F(TinyFolder, AZipWithAChangedByteNeverCrashes) {
   fs::remove(path() / "model.safetensors");
   const std::string zip = read_file(path() / "pytorch_model.bin");
