@@ -18,6 +18,7 @@ struct ParallelConfig {
   int64_t zero = 0;
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
+  std::vector<int64_t> stages;
   std::string shared = "replicate";
   int64_t bucket_mb = 32;
   int64_t timeout_s = 60;
@@ -37,6 +38,8 @@ struct ParallelConfig {
     visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
     visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "
                                       "typical microbatch: exact, linear, tree or pipedream (docs/partitioning.md)");
+    visit("stages", stages, "stage of each block in the order of contexture trace, as contexture plan prints it; stage s runs on pipeline rank s mod pp; "
+                            "empty: the partitioner decides");
     visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
     visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");

@@ -21,14 +21,48 @@ int64_t bytes_of(const parallel::WireShape& shape) {
   return n;
 }
 
-// Every matrix saves its input and its output feeds something that saves it: close to what fused layers keep.
-int64_t estimated_activations(const parallel::Block& block, const parallel::WireShape& out) {
-  const int64_t rows = out.sizes.empty() ? 1 : out.sizes[0];
-  int64_t numbers = 0;
-  for (const parallel::Parameter* p : block.parameters()) {
-    if (p->shape.size() == 2 && p->name.find("embed.token") == std::string::npos) numbers += p->shape[0] + p->shape[1];
+using Shapes = std::map<std::string, parallel::WireShape>;
+
+// Rows that a matrix of the block multiplies: those of its outputs, but keys and values of documents are made of the documents' rows.
+int64_t rows_through(const parallel::Block& block, const parallel::Parameter& matrix, const Shapes& wires) {
+  const std::string documents = "cross.kv";
+  if (matrix.name.size() > documents.size() && matrix.name.compare(matrix.name.size() - documents.size(), documents.size(), documents) == 0) {
+    return wires.at(block.inputs()[1]).sizes[0];
   }
-  return std::max(bytes_of(out), rows * numbers * static_cast<int64_t>(c10::elementSize(out.dtype)));
+  int64_t rows = 1;
+  for (const std::string& name : block.outputs()) {
+    const std::vector<int64_t>& sizes = wires.at(name).sizes;
+    if (!sizes.empty()) rows = std::max(rows, sizes[0]);
+  }
+  return rows;
+}
+
+// Estimates of what a block's matrices keep and how tensor-parallel ranks share them. Every matrix saves its input and its output feeds something
+// that saves it: close to what fused layers keep. One that is split by rows has its input's gradient summed over the ranks, one split by columns
+// its output, an embedding table what was looked up (once more where tokens mix in their predecessors).
+void note_matrices(const parallel::Block& block, const Shapes& wires, int64_t element_bytes, parallel::TraceBlock& row) {
+  double work = 0.0, split_work = 0.0, numbers = 0.0, split_numbers = 0.0;
+  for (const parallel::Parameter* p : block.parameters()) {
+    if (p->shape.size() != 2) continue;
+    const int64_t rows = rows_through(block, *p, wires);
+    if (block.inputs().empty() && p->split.dim == 0) {
+      const bool shifted = std::any_of(block.parameters().begin(), block.parameters().end(), [](const parallel::Parameter* other) { return other->name.find(".shift") != std::string::npos; });
+      row.forward_sums += shifted ? 2 : 1;
+      row.forward_sum_bytes += (shifted ? 2 : 1) * rows * p->shape[1] * element_bytes;
+      continue;
+    }
+    const auto multiplied = static_cast<double>(rows) * static_cast<double>(p->numel());
+    work += multiplied;
+    numbers += static_cast<double>(rows * (p->shape[0] + p->shape[1]));
+    if (p->split.dim < 0) continue;
+    split_work += multiplied;
+    split_numbers += static_cast<double>(rows * p->shape[p->split.dim]);
+    (p->split.dim == 1 ? row.forward_sums : row.backward_sums) += 1;
+    (p->split.dim == 1 ? row.forward_sum_bytes : row.backward_sum_bytes) += rows * p->shape[1 - p->split.dim] * element_bytes;
+  }
+  row.split_work = work > 0.0 ? split_work / work : 0.0;
+  row.split_activations = numbers > 0.0 ? split_numbers / numbers : 0.0;
+  row.activation_bytes = static_cast<int64_t>(numbers) * element_bytes;
 }
 
 // Counts bytes that the CPU allocator hands out and gets back on this thread.
@@ -49,7 +83,7 @@ struct Measured {
 };
 
 // One block on made-up inputs. The store's other parameters stay without memory.
-Measured measure(model::Model& model, int index, const parallel::Pass& pass, const std::map<std::string, parallel::WireShape>& shapes) {
+Measured measure(model::Model& model, int index, const parallel::Pass& pass, const Shapes& shapes) {
   const parallel::Block& block = *model.blocks()[index];
   const at::ScalarType dtype = model.dtype();
   model.materialise(dtype, at::kCPU, 1, [&](const parallel::Parameter& p) {
@@ -126,9 +160,9 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   std::map<const parallel::Parameter*, int> place;
   for (const auto& p : model.parameters().all()) {
     place[p.get()] = static_cast<int>(trace.parameters.size());
-    trace.parameters.push_back({p->name, p->numel() * static_cast<int64_t>(c10::elementSize(dtype))});
+    trace.parameters.push_back({p->name, p->numel() * static_cast<int64_t>(c10::elementSize(dtype)), p->split.dim >= 0});
   }
-  std::map<std::string, parallel::WireShape> wire_shapes;
+  Shapes wire_shapes;
   std::map<std::string, Measured> known;  // by kind of block and the shapes around it
   for (size_t b = 0; b < model.blocks().size(); ++b) {
     const parallel::Block& block = *model.blocks()[b];
@@ -140,7 +174,10 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
     for (const parallel::Parameter* p : block.parameters()) row.parameters.push_back(place.at(p));
     std::sort(row.parameters.begin(), row.parameters.end());
     row.forward_flops = row.input_grad_flops = row.weight_grad_flops = block.forward_flops(pass);
-    row.activation_bytes = estimated_activations(block, outputs.front());
+    int64_t output_bytes = 0;
+    for (const parallel::WireShape& out : outputs) output_bytes += bytes_of(out);
+    note_matrices(block, wire_shapes, static_cast<int64_t>(c10::elementSize(dtype)), row);
+    row.activation_bytes = row.recompute ? output_bytes : std::max(output_bytes, row.activation_bytes);
     if (!timed) continue;
     std::string kind = typeid(block).name();
     for (const parallel::Parameter* p : block.parameters()) kind += concat(" ", at::IntArrayRef(p->shape));
@@ -151,7 +188,7 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
     row.forward_s = m.forward_s;
     row.input_grad_s = m.input_grad_s;
     row.weight_grad_s = m.weight_grad_s;
-    row.activation_bytes = m.activation_bytes;
+    row.activation_bytes = row.recompute ? output_bytes : m.activation_bytes;
   }
   int64_t slots = 0;
   for (const model::Input& input : microbatch.inputs) slots += static_cast<int64_t>(input.documents.size());
@@ -181,8 +218,28 @@ parallel::Plan partition_for(const RunConfig& config, const Trace& trace, const 
   return parallel::partition(trace, options);
 }
 
+namespace {
+
+// parallel.stages as a placement.
+parallel::Placement given_placement(const parallel::ParallelConfig& config, const parallel::BlockList& blocks, int num_ranks) {
+  const int64_t num_stages = num_ranks * config.chunks;
+  CONTEXTURE_USAGE_REQUIRE(config.stages.size() == blocks.size(), "parallel.stages has ", config.stages.size(), " numbers, but the model has ",
+                           blocks.size(), " blocks (contexture trace lists them).");
+  std::vector<int> stage_of, rank_of;
+  for (const int64_t stage : config.stages) {
+    CONTEXTURE_USAGE_REQUIRE(stage >= 0 && stage < num_stages, "parallel.stages names stage ", stage, ", but parallel.pp=", num_ranks,
+                             " and chunks=", config.chunks, " make stages 0 to ", num_stages - 1, ".");
+    stage_of.push_back(static_cast<int>(stage));
+  }
+  for (int s = 0; s < num_stages; ++s) rank_of.push_back(s % num_ranks);
+  return parallel::place(blocks, std::move(stage_of), std::move(rank_of), num_ranks);
+}
+
+}  // namespace
+
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups) {
   const parallel::ParallelConfig& p = config.parallel;
+  if (groups.pp != nullptr && !p.stages.empty()) return given_placement(p, shapes.blocks(), groups.pp_size());
   if (groups.pp == nullptr || p.partitioner == "uniform" || p.partitioner == "parameters") {
     return parallel::placement_for(p, shapes.blocks(), groups);
   }
