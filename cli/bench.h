@@ -25,5 +25,7 @@ Command bench_train_command(CLI::App& group);
 Command bench_loader_command(CLI::App& group);
 Command bench_search_command(CLI::App& group);
 Command bench_parallel_command(CLI::App& group);
+Command bench_links_command(CLI::App& group);
+Command bench_storage_command(CLI::App& group);
 
 }  // namespace contexture::cli

@@ -164,5 +164,56 @@ TEST(Plan, SaysTheLeastThatWouldFit) {
   EXPECT_TRUE(contains(result.err, "nodes something fits")) << result.err;
 }
 
+TEST(BenchLinks, MeasuresBetweenRanksAndWritesAClusterThatPlanReads) {
+  const TempDir dir;
+  const std::string cluster = (dir.path() / "cluster.json").string();
+  const Result result =
+      run_program({"launch", "--nproc", "2", "--", "bench", "links", "--largest-mb", "1",
+                   "--repeats", "5", "--output", cluster, "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json out = result.json();
+  EXPECT_GT(out["inside"]["gb_per_s"].get<double>(), 0.0);
+  EXPECT_GE(out["inside"]["latency_us"].get<double>(), 0.0);
+  EXPECT_GE(out["inside"]["measured"].size(), 2u);
+  EXPECT_FALSE(out.contains("across"));
+  EXPECT_EQ(run_program(plan("tiny.json", {"--cluster", cluster, "--json"})).json()["cluster"],
+            out["cluster"]);
+  EXPECT_EQ(run_program({"bench", "links"}).code, 2);  // alone there is no link
+}
+
+TEST(BenchStorage, ReadsWhatItWroteAndLeavesNothing) {
+  const TempDir dir;
+  const Result result = run_program({"bench", "storage", "--dir", dir.path().string(),
+                                     "--megabytes", "2", "--files", "10", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_GT(result.json()["storage"]["mb_per_s"].get<double>(), 0.0);
+  EXPECT_GT(result.json()["storage"]["files_per_s"].get<double>(), 0.0);
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  EXPECT_EQ(run_program({"bench", "storage", "--dir", (dir.path() / "none").string()}).code, 1);
+}
+
+TEST(Tune, KeepsTheFastestOfTheCountsThatItTried) {
+  const Result result =
+      run_program({"tune", "microbatches", "--config", kSource + "/configs/tiny.json", "--set",
+                   "data.root=" + kSource + "/tests/fixtures/flags", "--counts", "1", "4",
+                   "--steps", "2", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json out = result.json();
+  ASSERT_EQ(out["tried"].size(), 2u);
+  double least = 1e9;
+  int64_t fastest = 0;
+  for (const Json& tried : out["tried"]) {
+    if (tried["step_s"].get<double>() >= least) continue;
+    least = tried["step_s"].get<double>();
+    fastest = tried["microbatches"].get<int64_t>();
+  }
+  EXPECT_EQ(out["microbatches"], fastest);
+  EXPECT_EQ(out["setting"], concat("parallel.microbatches=", fastest));
+  EXPECT_EQ(run_program({"tune", "microbatches", "--config", kSource + "/configs/tiny.json",
+                         "--counts", "99"})
+                .code,
+            2);
+}
+
 }  // namespace
 }  // namespace contexture::cli
