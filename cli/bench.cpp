@@ -33,9 +33,10 @@ Json run_command(const std::string& command) {
 }
 
 Command bench_command(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("bench", "Time training, reading and searching, beside what others use");
+  CLI::App* app = program.add_subcommand("bench", "Time training, reading and searching, beside what others use; links and storage, for contexture plan");
   return command_group(app, {bench_train_command(*app), bench_loader_command(*app), bench_search_command(*app), bench_index_command(*app),
-                             bench_encode_command(*app), bench_parallel_command(*app)});
+                             bench_encode_command(*app), bench_parallel_command(*app),
+                             bench_links_command(*app), bench_storage_command(*app)});
 }
 
 }  // namespace contexture::cli

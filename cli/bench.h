@@ -27,5 +27,7 @@ Command bench_search_command(CLI::App& group);
 Command bench_parallel_command(CLI::App& group);
 Command bench_encode_command(CLI::App& group);
 Command bench_index_command(CLI::App& group);
+Command bench_links_command(CLI::App& group);
+Command bench_storage_command(CLI::App& group);
 
 }  // namespace contexture::cli

@@ -29,6 +29,8 @@ Command index_command(CLI::App& program);
 Command checkpoint_command(CLI::App& program);
 Command report_command(CLI::App& program);
 Command trace_command(CLI::App& program);
+Command plan_command(CLI::App& program);
+Command tune_command(CLI::App& program);
 Command bench_command(CLI::App& program);
 Command env_command(CLI::App& program);
 Command launch_command(CLI::App& program);

@@ -52,7 +52,7 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands{
       demo_command(program),      train_command(program), eval_command(program),  generate_command(program), ask_command(program),
       data_command(program),      tokenizer_command(program), index_command(program), report_command(program),
-      checkpoint_command(program), trace_command(program), bench_command(program), env_command(program),
+      checkpoint_command(program), trace_command(program), plan_command(program), tune_command(program), bench_command(program), env_command(program),
       launch_command(program)};
   check_names(program, argc, argv);
   try {

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "eval/internal/report_template.h"
+#include "eval/page.h"
 #include "eval/report.h"
 
 namespace contexture::eval {
@@ -33,29 +34,31 @@ std::string script_json(const Json& data) {
 
 }  // namespace
 
-std::string report_page(const Json& data) {
-  // One pass over the template, so that nothing in the data is taken for a placeholder.
-  std::string page;
-  std::string_view rest = report_template::kPage;
+std::string fill_page(std::string_view page, const std::map<std::string_view, std::string_view>& parts, const Json& data) {
+  std::string out;
   while (true) {
-    const size_t open = rest.find("{{");
-    page += rest.substr(0, open);
-    if (open == std::string_view::npos) return page;
-    const size_t close = rest.find("}}", open);
+    const size_t open = page.find("{{");
+    out += page.substr(0, open);
+    if (open == std::string_view::npos) return out;
+    const size_t close = page.find("}}", open);
     CONTEXTURE_INVARIANT(close != std::string_view::npos, "the page template is cut short");
-    const std::string_view name = rest.substr(open + 2, close - open - 2);
-    rest.remove_prefix(close + 2);
-    if (name == "style") {
-      page += report_template::kStyle;
-    } else if (name == "charts") {
-      page += report_template::kCharts;
-    } else if (name == "script") {
-      page += report_template::kScript;
-    } else {
-      CONTEXTURE_INVARIANT(name == "data", "the page template has no part ", name);
-      page += script_json(data);
+    const std::string_view name = page.substr(open + 2, close - open - 2);
+    page.remove_prefix(close + 2);
+    if (name == "data") {
+      out += script_json(data);
+      continue;
     }
+    const auto part = parts.find(name);
+    CONTEXTURE_INVARIANT(part != parts.end(), "the page template has no part ", name);
+    out += part->second;
   }
+}
+
+std::string_view house_style() { return report_template::kStyle; }
+
+std::string report_page(const Json& data) {
+  using namespace report_template;
+  return fill_page(kPage, {{"style", kStyle}, {"charts", kCharts}, {"script", kScript}}, data);
 }
 
 }  // namespace contexture::eval

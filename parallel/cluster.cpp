@@ -58,7 +58,7 @@ double Cluster::peak(const std::string& dtype) const {
 }
 
 Cluster cluster_from_json(const Json& json, const std::string& where) {
-  require_known_keys(json, {"name", "nodes", "gpus_per_node", "gpu", "links", "usd_per_gpu_hour", "spot"}, where);
+  require_known_keys(json, {"name", "nodes", "gpus_per_node", "gpu", "links", "usd_per_gpu_hour", "spot", "storage"}, where);
   Cluster cluster;
   cluster.name = json_get_or<std::string>(json, "name", "cluster", where);
   cluster.nodes = json_get<int>(json, "nodes", where);
@@ -90,6 +90,12 @@ Cluster cluster_from_json(const Json& json, const std::string& where) {
     cluster.spot_usd_per_gpu_hour = number(spot, "usd_per_gpu_hour", kRequired, false, where + ": spot");
     cluster.spot_interruptions_per_hour = number(spot, "interruptions_per_hour", 0.0, true, where + ": spot");
   }
+  if (json.contains("storage")) {
+    const Json& storage = json["storage"];
+    require_known_keys(storage, {"mb_per_s", "files_per_s"}, where + ": storage");
+    cluster.storage_bytes_per_s = number(storage, "mb_per_s", 0.0, true, where + ": storage") * 1e6;
+    cluster.storage_files_per_s = number(storage, "files_per_s", 0.0, true, where + ": storage");
+  }
   return cluster;
 }
 
@@ -108,7 +114,29 @@ Json to_json(const Cluster& cluster) {
     json["spot"] = {{"usd_per_gpu_hour", cluster.spot_usd_per_gpu_hour},
                     {"interruptions_per_hour", cluster.spot_interruptions_per_hour}};
   }
+  if (cluster.storage_bytes_per_s > 0.0 || cluster.storage_files_per_s > 0.0) {
+    json["storage"] = {{"mb_per_s", cluster.storage_bytes_per_s / 1e6}, {"files_per_s", cluster.storage_files_per_s}};
+  }
   return json;
+}
+
+Link fit_link(const std::vector<MessageTime>& measured) {
+  // Minimises the sum of ((a + b x) / t - 1)^2: two normal equations in a and b.
+  double aa = 0.0, ab = 0.0, bb = 0.0, a1 = 0.0, b1 = 0.0;
+  for (const auto& [x, t] : measured) {
+    CONTEXTURE_INVARIANT(t > 0.0 && x >= 0.0, "a message of ", x, " bytes took ", t, " s");
+    aa += 1 / (t * t);
+    ab += x / (t * t);
+    bb += x * x / (t * t);
+    a1 += 1 / t;
+    b1 += x / t;
+  }
+  const double determinant = aa * bb - ab * ab;
+  CONTEXTURE_REQUIRE(determinant > 1e-12 * aa * bb, "a link's latency and bandwidth need messages of two sizes at least, not ", measured.size(), " of one");
+  const double latency = (a1 * bb - b1 * ab) / determinant, slope = (aa * b1 - ab * a1) / determinant;
+  if (latency < 0.0) return {.latency_s = 0.0, .s_per_byte = b1 / bb};
+  if (slope < 0.0) return {.latency_s = a1 / aa, .s_per_byte = 0.0};
+  return {.latency_s = latency, .s_per_byte = slope};
 }
 
 Cluster default_cluster(int nodes, int gpus_per_node) {

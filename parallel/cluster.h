@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/json_fwd.h"
 #include "parallel/cost_model.h"
@@ -20,6 +21,8 @@ struct Cluster {
   double usd_per_gpu_hour = 0.0;                        // 0: unknown
   double spot_usd_per_gpu_hour = 0.0;                   // 0: no spot offer
   double spot_interruptions_per_hour = 0.0;             // of the whole cluster
+  double storage_bytes_per_s = 0.0;                     // what all nodes together write to and read from storage; 0: unknown
+  double storage_files_per_s = 0.0;                     // small files that one node opens and reads; 0: unknown
 
   int num_gpus() const { return nodes * gpus_per_node; }
   double peak(const std::string& dtype) const;  // throws UsageError, naming what the cluster has
@@ -31,6 +34,13 @@ struct Cluster {
 Cluster cluster_from_json(const Json& json, const std::string& where);
 Cluster read_cluster(const std::string& path);
 Json to_json(const Cluster& cluster);
+
+// The link whose times lie nearest to measured ones, by least squares of the relative error (in seconds, the large messages alone would
+// decide, and latency would be noise). Neither part is negative. UserError unless there are two sizes.
+struct MessageTime {
+  double bytes = 0.0, seconds = 0.0;
+};
+Link fit_link(const std::vector<MessageTime>& measured);
 
 // Without a file: 80 GB GPUs of 312 TFLOP/s in bf16, 300 GB/s inside a node, 25 GB/s across, no prices. UsageError unless both
 // positive.

@@ -21,6 +21,7 @@ struct ParallelConfig {
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
   std::string cluster;
+  std::vector<int64_t> stages;
   std::string shared = "replicate";
   int64_t timeline_step = 2;
   int64_t bucket_mb = 32;
@@ -49,6 +50,8 @@ struct ParallelConfig {
                                       "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");
     visit("cluster", cluster, "file of the machines (docs/formats/cluster.md), the same on every node: those partitioners then weigh its links and speed; empty: "
                               "wires cost no time");
+    visit("stages", stages, "stage of each block in the order of contexture trace, as contexture plan prints it; stage s runs on pipeline rank s mod pp; "
+                            "empty: the partitioner decides");
     visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
     visit("timeline_step", timeline_step, "step of which each pipeline rank's work is written to run.dir/timeline.json, in Chrome's trace format; 0: never");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");

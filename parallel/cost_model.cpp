@@ -1,5 +1,6 @@
 #include "parallel/cost_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -59,6 +60,24 @@ AllReduceChoice best_all_reduce(int n, double bytes, const Link& link) {
   }
   return best;
 }
+
+double all_reduce_s(const RankGroup& group, double bytes) {
+  const double flat = best_all_reduce(group.size(), bytes, group.slowest()).seconds;
+  if (group.nodes == 1 || group.per_node == 1) return flat;
+  const double levels = reduce_scatter_s(group.per_node, bytes, group.inside) +
+                        best_all_reduce(group.nodes, bytes / group.per_node, group.across).seconds +
+                        all_gather_s(group.per_node, bytes, group.inside);
+  return std::min(flat, levels);
+}
+
+double reduce_scatter_s(const RankGroup& group, double bytes) {
+  const double flat = reduce_scatter_s(group.size(), bytes, group.slowest());
+  if (group.nodes == 1 || group.per_node == 1) return flat;
+  return std::min(flat, reduce_scatter_s(group.per_node, bytes, group.inside) +
+                            reduce_scatter_s(group.nodes, bytes / group.per_node, group.across));
+}
+
+double all_gather_s(const RankGroup& group, double bytes) { return reduce_scatter_s(group, bytes); }
 
 double logarithmic_limit_bytes(int n, const Link& link) {
   if (ranks(n) == 1) return 0.0;

@@ -33,6 +33,19 @@ struct AllReduceChoice {
 };
 AllReduceChoice best_all_reduce(int n, double bytes, const Link& link);
 
+// A group's ranks: per_node on each of several nodes. Where a node has several, collectives can go over the links inside first; each rank then
+// carries its share across, on a link of its own. (NCCL's many rings do the like; a single ring uses one link of a node.) The times are those of
+// the better of that and one ring (or best_all_reduce) over the slower link.
+struct RankGroup {
+  int nodes = 1, per_node = 1;
+  Link inside = {}, across = {};
+  int size() const { return nodes * per_node; }
+  const Link& slowest() const { return nodes > 1 ? across : inside; }
+};
+double all_reduce_s(const RankGroup& group, double bytes);
+double reduce_scatter_s(const RankGroup& group, double bytes);
+double all_gather_s(const RankGroup& group, double bytes);
+
 // Bytes at which a halving-doubling all-reduce spends as long on latency (which grows as log2 n) as on bandwidth (nearly constant
 // in n). Below, "cost grows as log2 n" is true; above, it is not. Infinite on a link of infinite bandwidth; 0 for one rank.
 double logarithmic_limit_bytes(int n, const Link& link);

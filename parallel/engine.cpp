@@ -25,8 +25,10 @@ void ParallelConfig::validate() const {
                            " is not known. Use replicate or colocate.");
   CONTEXTURE_USAGE_REQUIRE(chunks == 1 || schedule == "interleaved" || schedule == "list", "parallel.chunks=", chunks,
                            " needs parallel.schedule=interleaved or list, not ", schedule, ".");
-  CONTEXTURE_USAGE_REQUIRE(chunks == 1 || partitioner == "uniform" || partitioner == "parameters", "parallel.chunks=", chunks,
+  CONTEXTURE_USAGE_REQUIRE(chunks == 1 || !stages.empty() || partitioner == "uniform" || partitioner == "parameters", "parallel.chunks=", chunks,
                            " needs parallel.partitioner=uniform or parameters, not ", partitioner, ".");
+  CONTEXTURE_USAGE_REQUIRE(stages.empty() || shared == "replicate", "parallel.stages says where every block runs, so parallel.shared=", shared,
+                           " cannot move blocks: use replicate.");
   CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || schedule == "list" || pp == 1, "parallel.shared=colocate gives a rank several ",
                            "stages out of order: use parallel.schedule=list, not ", schedule, ".");
 }

@@ -210,6 +210,7 @@ class Problem {
   }
 
   [[noreturn]] void nothing_fits() {
+    CONTEXTURE_REQUIRE(options_.explain, "no cut into ", costs_.num_stages, " stages fits");
     const bool capped = std::any_of(costs_.caps.begin(), costs_.caps.end(), [](double cap) { return cap < kInfinity; });
     PartitionOptions free = options_;
     free.memory_caps.clear();

@@ -52,6 +52,7 @@ struct PartitionOptions {
   std::vector<std::vector<Link>> between = {};
   SharedRule shared = SharedRule::kCheapest;
   std::map<std::string, SharedRule> shared_by_name = {};  // parameter name -> its own rule
+  bool explain = true;  // false: where nothing fits the error says only that, without searching for what would
   int max_downsets = 10000;                               // beyond: runs of blocks are merged and the plan is called a bound
 };
 

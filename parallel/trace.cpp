@@ -34,8 +34,16 @@ void check_block(const Trace& trace, const TraceBlock& block, const std::string&
                                                     {"input_grad_flops", block.input_grad_flops},
                                                     {"weight_grad_flops", block.weight_grad_flops},
                                                     {"activation_bytes", static_cast<double>(block.activation_bytes)},
-                                                    {"resident_bytes", static_cast<double>(block.resident_bytes)}};
+                                                    {"resident_bytes", static_cast<double>(block.resident_bytes)},
+                                                    {"split_work", block.split_work},
+                                                    {"split_activations", block.split_activations},
+                                                    {"forward_sums", static_cast<double>(block.forward_sums)},
+                                                    {"forward_sum_bytes", static_cast<double>(block.forward_sum_bytes)},
+                                                    {"backward_sums", static_cast<double>(block.backward_sums)},
+                                                    {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)}};
   for (const auto& [what, value] : amounts) require_amount(value, what, "block '" + block.name + "'", where);
+  CONTEXTURE_DATA_REQUIRE(block.split_work <= 1.0 && block.split_activations <= 1.0, where, ": split_work and split_activations of block '", block.name,
+                          "' are shares, at most 1");
   int last = -1;
   for (const int p : block.parameters) {
     CONTEXTURE_DATA_REQUIRE(p > last && p < static_cast<int>(trace.parameters.size()), where, ": block '", block.name,
@@ -181,6 +189,12 @@ TraceBlock block_from_json(const Json& json, const Trace& trace, const std::stri
   block.activation_bytes = json_get_or<int64_t>(json, "activation_bytes", 0, here);
   block.resident_bytes = json_get_or<int64_t>(json, "resident_bytes", 0, here);
   block.recompute = json_get_or<bool>(json, "recompute", false, here);
+  block.split_work = json_get_or<double>(json, "split_work", 0.0, here);
+  block.split_activations = json_get_or<double>(json, "split_activations", 0.0, here);
+  block.forward_sums = json_get_or<int64_t>(json, "forward_sums", 0, here);
+  block.forward_sum_bytes = json_get_or<int64_t>(json, "forward_sum_bytes", 0, here);
+  block.backward_sums = json_get_or<int64_t>(json, "backward_sums", 0, here);
+  block.backward_sum_bytes = json_get_or<int64_t>(json, "backward_sum_bytes", 0, here);
   return block;
 }
 
@@ -251,7 +265,7 @@ Json to_json(const Trace& trace) {
                {"inputs", trace.inputs},       {"timed", trace.timed},   {"parameters", Json::array()},
                {"blocks", Json::array()},      {"wires", Json::array()}, {"tree", node_to_json(trace_tree(trace))}};
   for (const TraceParameter& parameter : trace.parameters) {
-    json["parameters"].push_back({{"name", parameter.name}, {"bytes", parameter.bytes}});
+    json["parameters"].push_back({{"name", parameter.name}, {"bytes", parameter.bytes}, {"split", parameter.split}});
   }
   for (const TraceBlock& block : trace.blocks) {
     Json names = Json::array();
@@ -266,7 +280,13 @@ Json to_json(const Trace& trace) {
                               {"weight_grad_flops", block.weight_grad_flops},
                               {"activation_bytes", block.activation_bytes},
                               {"resident_bytes", block.resident_bytes},
-                              {"recompute", block.recompute}});
+                              {"recompute", block.recompute},
+                              {"split_work", block.split_work},
+                              {"split_activations", block.split_activations},
+                              {"forward_sums", block.forward_sums},
+                              {"forward_sum_bytes", block.forward_sum_bytes},
+                              {"backward_sums", block.backward_sums},
+                              {"backward_sum_bytes", block.backward_sum_bytes}});
   }
   for (const TraceWire& wire : trace.wires) {
     json["wires"].push_back({{"name", wire.name},
@@ -290,7 +310,8 @@ Trace trace_from_json(const Json& json, const std::string& where) {
   trace.inputs = json_get_or<double>(json, "inputs", 1.0, where);
   trace.timed = json_get_or<bool>(json, "timed", false, where);
   for (const Json& parameter : array_member(json, "parameters", where)) {
-    trace.parameters.push_back({json_get<std::string>(parameter, "name", where), json_get<int64_t>(parameter, "bytes", where)});
+    trace.parameters.push_back({json_get<std::string>(parameter, "name", where), json_get<int64_t>(parameter, "bytes", where),
+                                json_get_or<bool>(parameter, "split", false, where)});
   }
   for (const Json& block : array_member(json, "blocks", where)) {
     trace.blocks.push_back(block_from_json(block, trace, where));

@@ -16,6 +16,7 @@ namespace contexture::parallel {
 struct TraceParameter {
   std::string name = {};
   int64_t bytes = 0;
+  bool split = false;  // tensor-parallel ranks keep a part each
 };
 
 struct TraceBlock {
@@ -27,6 +28,10 @@ struct TraceBlock {
   int64_t activation_bytes = 0;
   int64_t resident_bytes = 0;  // held for good whatever the batch: index shards, stored embeddings
   bool recompute = false;      // runs forward once more before its backward, and keeps only its outputs
+  // Under tensor parallelism: the shares of work and of activations that its ranks divide among them (each repeats the rest), and what is
+  // summed over them in a forward and in its backward: number of all-reduces, bytes of their tensors.
+  double split_work = 0.0, split_activations = 0.0;
+  int64_t forward_sums = 0, forward_sum_bytes = 0, backward_sums = 0, backward_sum_bytes = 0;
   bool operator==(const TraceBlock&) const = default;
 };
 

@@ -22,15 +22,14 @@ int64_t bytes_of(const WireShape& shape) {
 
 // Every matrix saves its input and its output feeds something that saves it: close to what fused
 // layers keep.
-int64_t estimated_activations(const Block& block, const WireShape& out) {
-  const int64_t rows = out.sizes.empty() ? 1 : out.sizes[0];
+void estimate_kept(const Block& block, const WireShapes& wires, int64_t element_bytes,
+                   TraceBlock& row) {
+  const std::vector<int64_t>& sizes = wires.at(block.outputs().front()).sizes;
   int64_t numbers = 0;
   for (const Parameter* p : block.parameters()) {
-    if (p->shape.size() == 2 && p->name.find("embed.token") == std::string::npos)
-      numbers += p->shape[0] + p->shape[1];
+    if (p->shape.size() == 2) numbers += p->shape[0] + p->shape[1];
   }
-  return std::max(bytes_of(out),
-                  rows * numbers * static_cast<int64_t>(c10::elementSize(out.dtype)));
+  row.activation_bytes = (sizes.empty() ? 1 : sizes[0]) * numbers * element_bytes;
 }
 
 // Counts bytes that the CPU allocator hands out and gets back on this thread.
@@ -54,7 +53,7 @@ struct Measured {
 
 // One block on made-up inputs. The store's other parameters stay without memory.
 Measured measure(const BlockList& blocks, ParameterStore& store, at::ScalarType dtype, int index,
-                 const Pass& pass, const std::map<std::string, WireShape>& shapes) {
+                 const Pass& pass, const WireShapes& shapes) {
   const Block& block = *blocks[index];
   store.materialise(dtype, at::kCPU, 1, [&](const Parameter& p) {
     return std::find(block.parameters().begin(), block.parameters().end(), &p) !=
@@ -110,10 +109,11 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
   std::map<const Parameter*, int> place;
   for (const auto& p : store.all()) {
     place[p.get()] = static_cast<int>(trace.parameters.size());
-    trace.parameters.push_back(
-        {p->name, p->numel() * static_cast<int64_t>(c10::elementSize(options.dtype))});
+    trace.parameters.push_back({p->name,
+                                p->numel() * static_cast<int64_t>(c10::elementSize(options.dtype)),
+                                p->split.dim >= 0});
   }
-  std::map<std::string, WireShape> wire_shapes;
+  WireShapes wire_shapes;
   std::map<std::string, Measured> known;  // by kind of block and the shapes around it
   for (size_t b = 0; b < blocks.size(); ++b) {
     const Block& block = *blocks[b];
@@ -125,7 +125,15 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     for (const Parameter* p : block.parameters()) row.parameters.push_back(place.at(p));
     std::sort(row.parameters.begin(), row.parameters.end());
     row.forward_flops = row.input_grad_flops = row.weight_grad_flops = block.forward_flops(pass);
-    row.activation_bytes = estimated_activations(block, outputs.front());
+    int64_t output_bytes = 0;
+    for (const WireShape& out : outputs) output_bytes += bytes_of(out);
+    if (options.estimate) {
+      options.estimate(block, wire_shapes, row);
+    } else {
+      estimate_kept(block, wire_shapes, static_cast<int64_t>(c10::elementSize(options.dtype)), row);
+    }
+    row.activation_bytes =
+        row.recompute ? output_bytes : std::max(output_bytes, row.activation_bytes);
     if (!options.timed) continue;
     std::string kind = typeid(block).name();
     for (const Parameter* p : block.parameters()) kind += concat(" ", at::IntArrayRef(p->shape));
@@ -138,7 +146,7 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     row.forward_s = m.forward_s;
     row.input_grad_s = m.input_grad_s;
     row.weight_grad_s = m.weight_grad_s;
-    row.activation_bytes = m.activation_bytes;
+    row.activation_bytes = row.recompute ? output_bytes : m.activation_bytes;
   }
   const Executor executor(blocks);
   for (const Wire& wire : executor.wires()) {

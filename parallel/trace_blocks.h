@@ -2,6 +2,7 @@
 // timed.
 #pragma once
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 
@@ -9,6 +10,8 @@
 #include "parallel/trace.h"
 
 namespace contexture::parallel {
+
+using WireShapes = std::map<std::string, WireShape>;
 
 struct TraceOptions {
   std::string model = {};  // free text
@@ -20,6 +23,10 @@ struct TraceOptions {
   // input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator
   // saw them. Without it seconds are 0 and those bytes are estimated.
   bool timed = false;
+  // Fills in what an untimed trace says of a block beside its FLOPs: the bytes it keeps for its
+  // backward (at least its outputs are counted) and, of TraceBlock, how tensor-parallel ranks share
+  // it. Null: an estimate from its matrices, for one tensor-parallel rank.
+  std::function<void(const Block&, const WireShapes&, TraceBlock&)> estimate = nullptr;
   // For a wire of documents that inputs share: distinct documents / slots, in (0, 1]; 0 for all
   // other wires. Null: no such wires.
   std::function<double(const std::string& wire)> distinct_ratio = nullptr;

@@ -19,7 +19,7 @@ parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes,
 // cluster: those between nodes if stages lie on different ones, given the mesh's order.
 parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace, const std::string& partitioner, int num_devices);
 
-// Where a run's blocks go: parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().
+// Where a run's blocks go: where parallel.stages says, or parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups);
 
 }  // namespace contexture::train

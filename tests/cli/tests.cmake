@@ -1,4 +1,4 @@
-foreach(name cli index scores run resume launch parallel)
+foreach(name cli index scores run resume launch parallel plan)
   contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 600)
   add_dependencies(cli_${name}_test contexture)
   target_sources(cli_${name}_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/program.cpp)

@@ -55,5 +55,25 @@ TEST(Cluster, HasADefaultForNodesAndGpusAlone) {
   EXPECT_THROW(default_cluster(0, 8), UsageError);
 }
 
+TEST(FitLink, FindsTheLinkThatMadeTheTimes) {
+  const Link link{.latency_s = 5e-6, .s_per_byte = 1 / 25e9};
+  std::vector<MessageTime> times;
+  for (double bytes = 64; bytes < 1e8; bytes *= 4) times.push_back({bytes, link.seconds(bytes)});
+  const Link found = fit_link(times);
+  EXPECT_NEAR(found.latency_s, link.latency_s, 1e-9 * link.latency_s);  // double rounding
+  EXPECT_NEAR(found.s_per_byte, link.s_per_byte, 1e-9 * link.s_per_byte);
+}
+
+TEST(FitLink, NeverMakesANegativePart) {
+  const Link no_latency = fit_link({{1e3, 0.5e-6}, {1e6, 1e-3}, {1e7, 1e-2}});
+  EXPECT_EQ(no_latency.latency_s, 0.0);
+  EXPECT_GT(no_latency.s_per_byte, 0.0);
+  const Link no_slope = fit_link({{1e3, 2e-3}, {1e6, 1e-3}});
+  EXPECT_EQ(no_slope.s_per_byte, 0.0);
+  EXPECT_GT(no_slope.latency_s, 0.0);
+  EXPECT_EQ(message_of<UserError>([] { fit_link({{1e3, 1e-3}, {1e3, 2e-3}}); }),
+            "a link's latency and bandwidth need messages of two sizes at least, not 2 of one");
+}
+
 }  // namespace
 }  // namespace contexture::parallel

@@ -108,5 +108,19 @@ TEST(Flops, CountSixPerParameterAndAttention) {
   EXPECT_EQ(refresh_flop_ratio(1e6, 1e8, 100, 64, 20, 1e8, 4), 1e6 / (4.0 * 100 * 64 * 20));
 }
 
+TEST(RankGroup, GoesOverTheLinksInsideFirstWhereThatIsShorter) {
+  const Link inside{.latency_s = 0.0, .s_per_byte = 1e-9}, across{.latency_s = 0.0, .s_per_byte = 16e-9};
+  const RankGroup group{.nodes = 2, .per_node = 4, .inside = inside, .across = across};
+  // Three quarters inside, half of a quarter across, three quarters inside; the scatter is the first half of it.
+  EXPECT_DOUBLE_EQ(reduce_scatter_s(group, 8e9), 6 + 16);
+  EXPECT_DOUBLE_EQ(all_gather_s(group, 8e9), 6 + 16);
+  EXPECT_DOUBLE_EQ(all_reduce_s(group, 8e9), 6 + 32 + 6);
+  const RankGroup slow_inside{.nodes = 2, .per_node = 4, .inside = across, .across = inside};
+  EXPECT_DOUBLE_EQ(all_reduce_s(slow_inside, 8e9), ring_all_reduce_s(8, 8e9, inside));
+  const RankGroup one_each{.nodes = 4, .per_node = 1, .inside = inside, .across = across};
+  EXPECT_DOUBLE_EQ(reduce_scatter_s(one_each, 8e9), reduce_scatter_s(4, 8e9, across));
+  EXPECT_EQ(all_reduce_s({.nodes = 1, .per_node = 1, .inside = inside, .across = across}, 8e9), 0.0);
+}
+
 }  // namespace
 }  // namespace contexture::parallel

@@ -1,0 +1,110 @@
+#include "parallel/internal/layout_trace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace contexture::parallel {
+namespace {
+
+// All-reduces of equal size, one after another.
+double sums_s(const RankGroup& ranks, int64_t count, int64_t bytes) {
+  if (ranks.size() == 1 || count == 0) return 0.0;
+  const auto times = static_cast<double>(count);
+  return times * all_reduce_s(ranks, static_cast<double>(bytes) / times);
+}
+
+// Time in which nothing can hide an all-reduce of the backward: it travels while weight gradients
+// are computed.
+double exposed_s(double sums, const TraceBlock& block, bool split_backward) {
+  return split_backward ? sums : std::max(0.0, sums - block.weight_grad_s);
+}
+
+}  // namespace
+
+bool is_chosen(const std::vector<std::string>& prefixes, const std::string& block) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& prefix) {
+    return prefix == "all" || block.rfind(prefix, 0) == 0;
+  });
+}
+
+LayoutTrace layout_trace(const Trace& whole, const TraceLayout& layout) {
+  LayoutTrace out;
+  out.trace = whole;
+  Trace& trace = out.trace;
+  for (const TraceBlock& block : trace.blocks) out.forward_flops.push_back(block.forward_flops);
+  if (!trace.timed) set_times(trace, layout.flops_per_s);
+  const double n = layout.tensor.size();
+  for (TraceParameter& p : trace.parameters) {
+    if (p.split) p.bytes = static_cast<int64_t>(std::ceil(static_cast<double>(p.bytes) / n));
+  }
+  std::vector<double> output_bytes(trace.blocks.size(), 0.0);
+  const double rows =
+      layout.sequence ? 1.0 / n : 1.0;  // of what a block writes, that it keeps itself
+  for (const TraceWire& wire : trace.wires)
+    output_bytes[wire.producer] += rows * wire.forward_bytes();
+  for (size_t b = 0; b < trace.blocks.size(); ++b) {
+    TraceBlock& block = trace.blocks[b];
+    const double share = block.split_work / n + 1.0 - block.split_work;
+    for (double* amount :
+         {&block.forward_s, &block.input_grad_s, &block.weight_grad_s, &block.forward_flops,
+          &block.input_grad_flops, &block.weight_grad_flops}) {
+      *amount *= share;
+    }
+    const double kept =
+        layout.sequence ? rows : block.split_activations / n + 1.0 - block.split_activations;
+    const double activations =
+        std::max(output_bytes[b], kept * static_cast<double>(block.activation_bytes));
+    out.full_activations.push_back(activations);
+    block.recompute = is_chosen(layout.recompute, block.name);
+    block.activation_bytes = std::llround(block.recompute ? output_bytes[b] : activations);
+    const double forward = sums_s(layout.tensor, block.forward_sums, block.forward_sum_bytes);
+    const double backward =
+        exposed_s(sums_s(layout.tensor, block.backward_sums, block.backward_sum_bytes), block,
+                  layout.split_backward);
+    block.forward_s += forward;
+    block.input_grad_s += backward;
+    const double forwards = block.recompute ? 2.0 : 1.0;
+    out.tensor_s.push_back(forwards * forward + backward);
+    out.tensor_bytes.push_back(2.0 * (n - 1.0) / n *
+                               (forwards * static_cast<double>(block.forward_sum_bytes) +
+                                static_cast<double>(block.backward_sum_bytes)));
+  }
+  out.path_s = critical_path_s(trace, layout.split_backward);
+  return out;
+}
+
+std::vector<bool> blocks_behind(const Trace& trace, const std::vector<std::string>& wires) {
+  std::vector<bool> behind(trace.blocks.size(), false);
+  for (const TraceWire& wire : trace.wires) {
+    if (std::find(wires.begin(), wires.end(), wire.name) != wires.end())
+      behind[wire.producer] = true;
+  }
+  // Producers come before readers, so one sweep from the end reaches all.
+  for (int b = static_cast<int>(trace.blocks.size()) - 1; b >= 0; --b) {
+    for (const TraceWire& wire : trace.wires) {
+      if (behind[b] && std::find(wire.readers.begin(), wire.readers.end(), b) != wire.readers.end())
+        behind[wire.producer] = true;
+    }
+  }
+  return behind;
+}
+
+double critical_path_s(const Trace& trace, bool split_backward) {
+  const auto weight = [&](const TraceBlock& block) {
+    return split_backward ? block.forward_s : step_s(block);
+  };
+  std::vector<double> until(trace.blocks.size(), 0.0);  // longest way to the start of a block
+  double longest = 0.0;
+  for (size_t b = 0; b < trace.blocks.size(); ++b) {
+    for (const TraceWire& wire : trace.wires) {
+      const bool reads = std::find(wire.readers.begin(), wire.readers.end(), static_cast<int>(b)) !=
+                         wire.readers.end();
+      if (reads && wire.gradient)
+        until[b] = std::max(until[b], until[wire.producer] + weight(trace.blocks[wire.producer]));
+    }
+    longest = std::max(longest, until[b] + weight(trace.blocks[b]));
+  }
+  return longest;
+}
+
+}  // namespace contexture::parallel

@@ -1,0 +1,176 @@
+// Which layout to train a model with on a cluster, before any money is spent: every dp x pp x tp x
+// schedule x microbatches x ZeRO x recompute that uses all GPUs is priced from the model's trace
+// and the cluster's figures, without tensors (docs/planning.md).
+//
+// The search is exact for these prices (which include how a layout's cut is chosen): layouts are
+// looked at in the order of a lower bound of their step time, and left out only when that bound
+// says that they cannot be among the answers, or a lower bound of their memory that they do not
+// fit. Amounts are seconds, bytes and counts; "rank" is a pipeline rank of one replica, the same in
+// all replicas.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/cluster.h"
+#include "parallel/partition.h"
+#include "parallel/schedule.h"
+
+namespace contexture::parallel {
+
+// Forward passes without gradient beside the schedule: all blocks behind some wires, for every
+// microbatch.
+struct ForwardWork {
+  std::string name;                // "lookup", "contrastive", "refresh"
+  std::vector<std::string> wires;  // those that the trace lacks are left out
+  double per_step = 1.0;           // passes over a step's inputs and documents, per step
+  double bytes_per_step = 0.0;  // not 0: instead, as many passes as make so many bytes of the first
+                                // wire in a step, over all replicas
+  bool only_when_cut = false;   // not where a step is one microbatch on one pipeline rank
+};
+
+// A model as the planner sees it. Everything but `trace` has a default, for small cases.
+struct PlannedModel {
+  std::function<Trace(int64_t inputs)>
+      trace;  // a microbatch of so many inputs; nothing recomputed, one tensor-parallel rank
+  std::function<std::string(int dp, int tp)> refuses =
+      {};                      // why the model cannot be spread so; empty text: it can
+  std::string dtype = "bf16";  // whose peak of the cluster counts
+  double weight_bytes = 2.0, wide_bytes = 4.0;  // of a weight | of a gradient, a moment, a master
+  int64_t batch_size = 1, steps = 1;
+  int64_t whole_inputs = 1;  // multiples of so many inputs cost as many times what these do
+  double logical_flops_per_input =
+      0.0;  // forward and backward, every document encoded for each input that reads it
+  double input_bytes = 0.0;  // tokens and pixels of an input, held for a whole step
+  double index_bytes = 0.0;  // on the first rank of each replica
+  double search_s = 0.0;     // per step, as measured
+  std::vector<ForwardWork> forward_work = {};
+  std::string order = "dp,pp,tp";  // mesh axes (parallel/mesh.h)
+  bool sequence = false;           // tensor-parallel ranks share rows out, too
+  double bucket_bytes = 32 << 20;  // of gradients, reduced together
+  std::vector<std::vector<std::string>> recompute = {
+      {}, {"all"}};  // choices: block names or prefixes, or "all"
+};
+
+struct Layout {
+  int dp = 1, pp = 1, tp = 1;
+  std::string schedule = "1f1b";  // gpipe, 1f1b, interleaved, zb_h1
+  int chunks = 1;                 // stages a rank; more than 1 with interleaved only
+  int64_t microbatches = 1;       // of a replica
+  int zero = 0;
+  std::vector<std::string> recompute = {};
+  int gpus() const { return dp * pp * tp; }
+  int stages() const { return pp * chunks; }
+};
+
+// What the search may not change. 0, -1, empty: free.
+struct FixedLayout {
+  int dp = 0, pp = 0, tp = 0, chunks = 0, zero = -1;
+  int64_t microbatches = 0;
+  std::string schedule = {};
+  std::optional<std::vector<std::string>> recompute = {};
+};
+
+struct MemoryParts {
+  double weights = 0.0, gradients = 0.0, optimizer = 0.0;
+  double activations =
+      0.0;               // the most that is in flight under the schedule, received wires included
+  double working = 0.0;  // the largest block while it is recomputed or its weights are gathered,
+                         // gradients being reduced
+  double index = 0.0, inputs = 0.0;
+  double states() const { return weights + gradients + optimizer; }
+  double total() const { return states() + activations + working + index + inputs; }
+};
+
+struct LinkBytes {  // per step, sent by all GPUs together
+  double pipeline = 0.0, tensor = 0.0, data = 0.0;
+  double total() const { return pipeline + tensor + data; }
+};
+
+struct SpotPlan {
+  double checkpoint_s = 0.0;  // one save
+  double checkpoint_every_s =
+      0.0;  // Daly's optimum (FGCS 22, 2006), a refinement of Young's sqrt(2 C M)
+  double young_s = 0.0;
+  double interruptions = 0.0;       // expected in the whole run
+  double overhead = 0.0;            // share of time lost to saving and to work done again
+  double usd_per_1k_samples = 0.0;  // at the spot price, with that overhead
+};
+
+struct LayoutPlan {
+  Layout layout;
+  Plan cut;  // stages; device r is rank r
+  StageGraph graph;
+  StageTimes times;  // per microbatch, collectives of tensor parallelism and ZeRO included
+  std::vector<MemoryParts> memory;                // [rank]
+  double memory_bytes = 0.0;                      // of the fullest rank
+  double pipeline_s = 0.0, idle = 0.0;            // the schedule alone
+  double reduce_s = 0.0, exposed_reduce_s = 0.0;  // gradients over replicas after the last backward
+                                                  // began; what outlasts the schedule
+  double shared_s = 0.0, publish_s = 0.0;  // gradients of parameters on several ranks | new values
+                                           // to all replicas (ZeRO 1, 2)
+  std::map<std::string, double> forward_work_s;  // by ForwardWork::name, and "search"
+  double tensor_s =
+      0.0;  // of pipeline_s: all-reduces over tensor-parallel ranks that the busiest rank waits for
+  double step_s = 0.0;
+  LinkBytes inside, across;
+  double executed_flops = 0.0,
+         recomputed_flops = 0.0;  // per step; the second: recomputation and forward work, on top
+  double mfu = 0.0,
+         logical_mfu =
+             0.0;  // executed | with every document encoded for each input, of the GPUs' peak
+  double samples_per_s = 0.0;
+  std::optional<double> usd_per_1k_samples = {};
+  std::optional<SpotPlan> spot = {};
+  std::string remark = {};  // of the partitioner
+};
+
+struct SearchOptions {
+  Partitioner partitioner = Partitioner::kExact;
+  double usable_memory =
+      0.9;  // share of a GPU's memory; the rest is for the allocator's gaps and the libraries
+  bool prune = true;  // false: price every layout (tests)
+};
+
+class Planner {
+ public:
+  Planner(PlannedModel model, Cluster cluster, SearchOptions options = {});
+  ~Planner();
+
+  // The best `top` layouts, best first, at most one for each (dp, pp, tp, schedule); empty when
+  // nothing fits. UsageError when what is fixed contradicts itself, the model or the number of
+  // GPUs.
+  std::vector<LayoutPlan> search(const FixedLayout& fixed, int top);
+  // One layout, whether it fits or not. UsageError when the model or the schedule cannot be laid
+  // out so.
+  LayoutPlan price(const Layout& layout);
+  // For a search that found nothing: the layout of least memory, and the smallest of 2, 4, .. 1024
+  // times as many nodes on which something fits (0: none does).
+  LayoutPlan leanest(const FixedLayout& fixed);
+  int nodes_that_fit(const FixedLayout& fixed);
+
+  const PlannedModel& model() const { return model_; }
+  const Cluster& cluster() const { return cluster_; }
+  double usable_bytes() const { return options_.usable_memory * cluster_.memory_bytes; }
+  int layouts_possible() const { return possible_; }  // in the last search
+  int layouts_priced() const { return priced_; }
+
+ private:
+  PlannedModel model_;
+  Cluster cluster_;
+  SearchOptions options_;
+  std::unique_ptr<class LayoutCosts> costs_;
+  int possible_ = 0, priced_ = 0;
+};
+
+// What a step's time is made of that fits beside an order of work: the schedule of a plan, to draw
+// it.
+Schedule schedule_of(const StageGraph& graph, const Layout& layout);
+
+// The settings that make `contexture train` run a plan.
+std::vector<std::string> settings_of(const LayoutPlan& plan);
+
+}  // namespace contexture::parallel
