@@ -1,11 +1,13 @@
 #include "parallel/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <regex>
 
 #include "core/error.h"
+#include "core/fault_point.h"
 #include "core/files.h"
 #include "core/hash.h"
 #include "core/safetensors.h"
@@ -142,36 +144,75 @@ std::string file_group(const std::string& stem) {
   return std::regex_match(stem, match, part) ? match[1].str() : stem;
 }
 
-void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, Communicator* world) {
-  const fs::path path = checkpoint_path(folder, checkpoint.step);
-  const bool first = world == nullptr || world->rank() == 0;
-  if (first) {
+namespace {
+
+void begin_folder(const fs::path& path, Communicator* world) {
+  if (world == nullptr || world->rank() == 0) {
     fs::remove_all(path);
     make_folders(path);
   }
   if (world != nullptr) world->barrier();
+}
+
+void record(const fs::path& path, const std::string& name, Json& files) {
+  files[name] = {{"bytes", fs::file_size(path / name)}, {"sha256", file_checksum(path / name)}};
+}
+
+// This rank's files, and what the manifest says of them. No collective.
+Json write_files(const fs::path& path, const Checkpoint& checkpoint, Communicator* world) {
   Json files = Json::object();
-  const auto record = [&](const std::string& name) {
-    files[name] = {{"bytes", fs::file_size(path / name)}, {"sha256", file_checksum(path / name)}};
-  };
+  char part[32] = "";
+  if (world != nullptr)
+    std::snprintf(part, sizeof part, "-%05d-of-%05d", world->rank() + 1, world->size());
   for (const auto& [name, tensors] : checkpoint.files) {
     if (tensors.empty()) continue;
-    char part[32] = "";
-    if (world != nullptr) std::snprintf(part, sizeof part, "-%05d-of-%05d", world->rank() + 1, world->size());
     write_tensors(path / (name + part + ".safetensors"), tensors, {{"format", "pt"}});
-    record(name + part + ".safetensors");
+    record(path, name + part + ".safetensors", files);
   }
-  const std::vector<std::string> written = gather_texts(files.dump(), world);
-  if (first) {
+  fault_point("save");
+  return files;
+}
+
+void write_manifest(const fs::path& path, const Checkpoint& checkpoint, const Json& mine,
+                    Communicator* world) {
+  const std::vector<std::string> written = gather_texts(mine.dump(), world);
+  if (world == nullptr || world->rank() == 0) {
+    Json files = Json::object();
     for (const std::string& text : written) files.update(Json::parse(text));
     write_file_atomic(path / "state.json", checkpoint.state.dump(1));
-    record("state.json");
-    write_file_atomic(path / "manifest.json",
-                      Json{{"format", "contexture-checkpoint"}, {"version", kFormatVersion}, {"step", checkpoint.step}, {"files", files}}.dump(1));
-    sync_folder(folder);
+    record(path, "state.json", files);
+    write_file_atomic(path / "manifest.json", Json{{"format", "contexture-checkpoint"},
+                                                   {"version", kFormatVersion},
+                                                   {"step", checkpoint.step},
+                                                   {"files", files}}
+                                                  .dump(1));
+    sync_folder(path.parent_path());
   }
   if (world != nullptr) world->barrier();  // nobody goes on before it is complete
 }
+
+}  // namespace
+
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, Communicator* world) {
+  const fs::path path = checkpoint_path(folder, checkpoint.step);
+  begin_folder(path, world);
+  write_manifest(path, checkpoint, write_files(path, checkpoint, world), world);
+}
+
+CheckpointSave::CheckpointSave(const fs::path& folder, Checkpoint checkpoint, Communicator* world)
+    : folder_(checkpoint_path(folder, checkpoint.step)),
+      checkpoint_(std::move(checkpoint)),
+      world_(world) {
+  begin_folder(folder_, world_);
+  files_ =
+      std::async(std::launch::async, [this] { return write_files(folder_, checkpoint_, world_); });
+}
+
+bool CheckpointSave::written() const {
+  return files_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void CheckpointSave::finish() { write_manifest(folder_, checkpoint_, files_.get(), world_); }
 
 std::vector<int64_t> list_checkpoints(const fs::path& folder) {
   std::vector<int64_t> steps;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +28,28 @@ struct Checkpoint {
 // file when the disk fails; earlier checkpoints are untouched. world: every rank writes the tensors that it has, in files of its own
 // (model-00002-of-00004.safetensors), at the same time, on a file system that all see; rank 0's state counts, and its manifest comes last.
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint, Communicator* world = nullptr);
+
+// The same in two steps, so that training can go on in between. The tensors must then be copies
+// that nobody writes to.
+class CheckpointSave {
+ public:
+  // Makes the folder, and starts a thread that writes and sums up this rank's files. Collective.
+  CheckpointSave(const std::filesystem::path& folder, Checkpoint checkpoint,
+                 Communicator* world = nullptr);
+  CheckpointSave(const CheckpointSave&) = delete;  // the thread knows its address
+  CheckpointSave& operator=(const CheckpointSave&) = delete;
+  bool written() const;  // whether this rank's files are, or have failed: finish() then does not
+                         // wait for its own disk
+  // Waits for the files and puts the manifest in their place. Throws what writing them threw.
+  // Collective.
+  void finish();
+
+ private:
+  std::filesystem::path folder_;
+  Checkpoint checkpoint_;
+  Communicator* world_;
+  std::future<Json> files_;  // this rank's part of the manifest
+};
 
 // Complete checkpoints of a folder by step, ascending: manifest present, files of the right size.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/fault_point.h"
 #include "core/timing.h"
 #include "parallel/internal/pipeline_step.h"
 
@@ -90,6 +91,7 @@ void Pipeline::run_forward(Step& step, const Action& action) {
   }
   ForwardPass forward =
       stage.executor->forward(step.pass(stage.sliced, action.microbatch), /*grad=*/true, {}, given);
+  fault_point("forward");
   for (const std::string& name : stage.writes) {
     const WirePlan& wire = step.plan->wires.at(name);
     const Step::Key key{name, action.microbatch};

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/fault_point.h"
 
 namespace contexture::parallel {
 namespace {
@@ -142,6 +143,7 @@ void Sharding::launch(Bucket& bucket) {
     }
     at += per;
   }
+  fault_point("all-reduce");
   if (split()) {
     bucket.out = at::empty({L}, bucket.flat.options());
     bucket.pending = group_.dp->reduce_scatter(bucket.out, bucket.flat.view(-1));

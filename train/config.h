@@ -138,11 +138,14 @@ struct CheckpointConfig {
   int64_t every = 0;
   int64_t keep_last = 2;
   bool keep_best = true;
+  bool async = false;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
     visit("every", every, "steps between checkpoints; 0: only at the end and on a signal");
     visit("keep_last", keep_last, "newest checkpoints kept; 0: all");
     visit("keep_best", keep_best, "also keep the checkpoint nearest to the best evaluation");
+    visit("async", async,
+          "training goes on while a thread writes a copy of the state: costs memory for the copy");
   }
 };
 

@@ -119,7 +119,7 @@ int64_t AdamW::state_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-void AdamW::save(NamedTensors& model, NamedTensors& optimizer) const {
+void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) const {
   std::map<const parallel::Parameter*, const Slot*> slot_of;
   for (const Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;
   for (const auto& p : engine_->store().all()) {
@@ -130,13 +130,13 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer) const {
       const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part)
                                : engine_->owned(*p) ? part : at::Tensor();
       const at::Tensor whole = engine_->logical_for_writer(*p, local, wide);
-      if (whole.defined()) into[name] = whole;
+      if (whole.defined()) into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole;
     };
     put(model, p->name, slot != nullptr ? slot->master : p->value.detach());
     if (!p->trainable) continue;
     put(optimizer, p->name + ".first", slot != nullptr ? slot->first : at::Tensor());
     put(optimizer, p->name + ".second", slot != nullptr ? slot->second : at::Tensor());
-    if (engine_->writes(*p)) optimizer[p->name + ".count"] = slot->count;
+    if (engine_->writes(*p)) optimizer[p->name + ".count"] = slot->count.clone();
   }
 }
 

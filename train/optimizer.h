@@ -75,8 +75,11 @@ class AdamW {
   int64_t state_bytes() const;
 
   // Masters, moments and the count of updates, by parameter name, whole: each on one of the ranks.
-  void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer) const;
-  // Takes this rank's shares of them. Throws DataError listing what is missing or has another shape.
+  // copies: none of them is this optimizer's own memory.
+  void save(parallel::NamedTensors& model, parallel::NamedTensors& optimizer,
+            bool copies = false) const;
+  // Takes this rank's shares of them. Throws DataError listing what is missing or has another
+  // shape.
   void load(const parallel::NamedTensors& model, const parallel::NamedTensors& optimizer);
 
  private:

@@ -7,11 +7,12 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/fault_point.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "train/model_trace.h"
-
 #include "train/step.h"
+
 namespace contexture::train {
 namespace fs = std::filesystem;
 
@@ -45,10 +46,10 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   apply_groups(config_.optimizer, model_->parameters());
   engine_ = std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement), model_->blocks(),
                                                model_->parameters());
-  documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad);
   if (config_.parallel.encode_once == "replica") {
     engine_->pipeline().set_sliced([](const parallel::Block& block) { return !encodes_documents(block); });
   }
+  documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad);
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_);
 }
 
@@ -70,8 +71,11 @@ void Session::make_retriever(const std::optional<retriever::Retriever::State>& s
   const parallel::Groups& groups = engine_->groups();
   // Each replica embeds a share of the documents.
   const auto embed_documents = [this, &groups](const std::vector<const model::Sequence*>& all) {
-    const auto [begin, end] = parallel::part_of(static_cast<int64_t>(all.size()), {groups.dp_rank(), groups.dp_size()});
-    return engine_->gather_rows(embed("doc", {all.begin() + begin, all.begin() + end}));
+    const auto [begin, end] =
+        parallel::part_of(static_cast<int64_t>(all.size()), {groups.dp_rank(), groups.dp_size()});
+    const at::Tensor mine = embed("doc", {all.begin() + begin, all.begin() + end});
+    fault_point("refresh");
+    return engine_->gather_rows(mine);
   };
   retriever_ = std::make_unique<retriever::Retriever>(config_.retriever, *documents_, embed_documents,
                                                       groups.world == nullptr ? model_.get() : nullptr, state, groups.first_of_replica());

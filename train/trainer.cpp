@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "core/config.h"
+#include "core/fault_point.h"
 #include "core/files.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -75,12 +76,13 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   }
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
   optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->engine());
-  const std::filesystem::path checkpoints = std::filesystem::path(config_.run.dir) / "checkpoints";
-  const std::vector<int64_t> steps = resume ? parallel::list_checkpoints(checkpoints) : std::vector<int64_t>();
+  const std::vector<int64_t> steps =
+      resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
     session_->make_retriever();
   } else {
-    const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, steps.back()));
+    const parallel::Checkpoint checkpoint =
+        parallel::load_checkpoint(parallel::checkpoint_path(checkpoints(), steps.back()));
     load(checkpoint);
     session_->make_retriever(load_retriever(checkpoint));
   }
@@ -129,6 +131,7 @@ TrainResult Trainer::run() {
     const double start = now_s();
     PreparedStep prepared = *loader.next();
     const double wait = now_s() - start;
+    fault_point("data");
     set_phase("retrieval");
     Lookup lookup = look_up(config_, *session_, prepared);
     group(config_, *session_, prepared, lookup);
@@ -166,8 +169,9 @@ TrainResult Trainer::run() {
     if (due(config_.checkpoint.every, step_) || step_ == end) save(step_);
     if (const auto& world = session_->engine().groups().world) world->set_deadline(static_cast<double>(config_.parallel.timeout_s));
   }
+  if (step_ < end) save(step_);
+  finish_save(/*wait=*/true);
   if (step_ < end) {
-    save(step_);
     result.stopped_by_signal = true;
     if (writes()) log::warn("stopped by a signal after step {}: saved. Continue with --resume.", step_);
   }
@@ -176,12 +180,13 @@ TrainResult Trainer::run() {
   return result;
 }
 
-bool Trainer::stop_agreed() const {
-  const auto& world = session_->engine().groups().world;
-  if (!world) return stop_requested();
-  const at::Tensor told = at::full({1}, stop_requested() ? 1 : 0, at::kLong);
-  world->all_reduce(told, parallel::ReduceOp::kMax).wait();
-  return told.item<int64_t>() != 0;
+bool Trainer::stop_agreed() {
+  const at::Tensor told =
+      at::tensor({stop_requested() ? 1 : 0, saving_ && !saving_->written() ? 1 : 0}, at::kLong);
+  if (const auto& world = session_->engine().groups().world)
+    world->all_reduce(told, parallel::ReduceOp::kMax).wait();
+  if (saving_ && told[1].item<int64_t>() == 0) finish_save(/*wait=*/false);
+  return told[0].item<int64_t>() != 0;
 }
 
 void Trainer::set_phase(const char* phase) const {
@@ -255,10 +260,13 @@ void Trainer::score(int64_t step, const model::Model& whole) {
 void Trainer::save(int64_t step) {
   // Nothing has changed since: writing it anew would only put the one complete checkpoint at risk.
   if (step == saved_step_) return;
+  const double start = now_s();
+  finish_save(/*wait=*/true);
   set_phase("save");
   parallel::Checkpoint checkpoint;
   checkpoint.step = step;
-  optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"]);
+  optimizer_->save(checkpoint.files["model"], checkpoint.files["optimizer"],
+                   /*copies=*/config_.checkpoint.async);
   saved_step_ = step;
   parallel::Communicator* world = session_->engine().groups().world.get();
   if (writes()) {
@@ -268,13 +276,27 @@ void Trainer::save(int64_t step) {
     checkpoint.state["train_s"] = train_s_;
     if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
   }
-  if (world != nullptr) world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
-  const std::filesystem::path checkpoints = std::filesystem::path(config_.run.dir) / "checkpoints";
-  parallel::save_checkpoint(checkpoints, checkpoint, world);
+  if (world != nullptr)
+    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
+  saving_ = std::make_unique<parallel::CheckpointSave>(checkpoints(), std::move(checkpoint), world);
+  if (!config_.checkpoint.async) finish_save(/*wait=*/true);
+  if (writes()) metrics_->append({{"step", step}, {"save_stall_s", now_s() - start}});
+}
+
+void Trainer::finish_save(bool wait) {
+  if (!saving_) return;
+  set_phase("save");
+  const auto& world = session_->engine().groups().world;
+  if (wait && world)
+    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
+  saving_->finish();
+  saving_.reset();
   if (!writes()) return;
   metrics_->sync();
-  parallel::prune_checkpoints(checkpoints, config_.checkpoint.keep_last,
-                              config_.checkpoint.keep_best && best_step_ >= 0 ? std::optional<int64_t>(best_step_) : std::nullopt);
+  parallel::prune_checkpoints(checkpoints(), config_.checkpoint.keep_last,
+                              config_.checkpoint.keep_best && best_step_ >= 0
+                                  ? std::optional<int64_t>(best_step_)
+                                  : std::nullopt);
 }
 
 void Trainer::load(const parallel::Checkpoint& checkpoint) {
@@ -282,6 +304,8 @@ void Trainer::load(const parallel::Checkpoint& checkpoint) {
   best_score_ = json_get<double>(checkpoint.state.at("best"), "score", "state.json");
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
+  if (checkpoint.state.contains("loss_scale"))
+    loss_scale_.load(checkpoint.state["loss_scale"], "state.json");
   step_ = saved_step_ = checkpoint.step;
   if (checkpoint.state.contains("loss_scale"))
     loss_scale_.load(checkpoint.state["loss_scale"], "state.json");

@@ -32,10 +32,15 @@ class Trainer {
 
  private:
   bool writes() const { return session_->engine().groups().rank() == 0; }
-  bool stop_agreed() const;  // whether any rank was told to stop
+  std::filesystem::path checkpoints() const {
+    return std::filesystem::path(config_.run.dir) / "checkpoints";
+  }
+  bool stop_agreed();  // whether any rank was told to stop; ends a save whose files all ranks have
+                       // written
   void set_phase(const char* phase) const;
   void banner() const;
   void save(int64_t step);
+  void finish_save(bool wait);
   void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
   void score(int64_t step, const model::Model& whole);
@@ -44,13 +49,14 @@ class Trainer {
   RunConfig config_;
   std::unique_ptr<RunFolder> folder_;
   data::BadRecords bad_;
+  LossScale loss_scale_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<StepMaker> maker_;
   std::unique_ptr<PictureSet> dev_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<MetricsLog> metrics_;
-  LossScale loss_scale_;
   std::unique_ptr<eval::TensorBoardWriter> board_;
+  std::unique_ptr<parallel::CheckpointSave> saving_;  // under way
   int64_t step_ = 0;
   int64_t saved_step_ = -1;  // of the newest checkpoint
   double best_score_ = -1.0;

@@ -1,5 +1,5 @@
-foreach(name cli index scores run resume launch parallel plan)
-  contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 600)
+foreach(name cli index scores run resume launch parallel plan faults)
+  contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 900)
   add_dependencies(cli_${name}_test contexture)
   target_sources(cli_${name}_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/program.cpp)
 endforeach()

@@ -44,6 +44,8 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
   config.eval.examples = 4;
   config.checkpoint.every = 3;
   config.checkpoint.keep_last = 1;
+  config.checkpoint.async = GetParam().refresh_every > 0;
+  config.train.loss_scale.growth_steps = 2;  // fp16 only
   Trainer(config, false).run();
   const std::vector<std::string> whole = losses(config);
   ASSERT_EQ(whole.size(), 11u);
