@@ -12,6 +12,13 @@ void RunConfig::validate() const {
   model.validate();
   model.validate_split(parallel.tp);
   retriever.validate();
+  for (const char* name : {"rag_sequence", "rag_token", "realm"}) {
+    CONTEXTURE_USAGE_REQUIRE(retriever.weight(name) == 0 || model.fusion != "fid", "retriever.objectives.", name, "=",
+                             retriever.weight(name), " sums over documents read one at a time, but model.fusion=fid is a decoder that "
+                             "reads all at once. Use fusion=memory or prefix, or emdr2, pdist, loop or adist.");
+  }
+  CONTEXTURE_USAGE_REQUIRE(retriever.weight("adist") == 0 || model.fusion != "prefix", "retriever.objectives.adist=",
+                           retriever.weight("adist"), " needs cross-attention, which model.fusion=prefix has none of. Use memory or fid.");
   parallel.validate();
   optimizer.validate();
   data.augment.validate();

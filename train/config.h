@@ -44,6 +44,8 @@ struct DataConfig {
   std::string pairs;
   int64_t pairs_per_step = 0;
   std::vector<std::string> pair_kinds;
+  int64_t inverse_cloze_per_step = 0;
+  int64_t picture_text_per_step = 0;
   double patchwork_probability = 0.0;
   std::string dev;
   std::string test;
@@ -70,6 +72,8 @@ struct DataConfig {
     visit("pairs", pairs, "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below data.root; empty: none");
     visit("pairs_per_step", pairs_per_step, "picture pairs added to each step's contrastive loss; nothing reads them");
     visit("pair_kinds", pair_kinds, "only pairs of these kinds; empty: all");
+    visit("inverse_cloze_per_step", inverse_cloze_per_step, "pairs added to each step's contrastive loss: a sentence, and the document it was taken out of");
+    visit("picture_text_per_step", picture_text_per_step, "pairs added to each step's contrastive loss: a document's picture, and its text");
     visit("patchwork_probability", patchwork_probability, "chance that a picture pair is joined from two: a part of one identity in the other, in both styles alike");
     visit("dev", dev, "examples to evaluate on while training, below data.root; empty: none");
     visit("test", test, "examples for the final evaluation, below data.root; empty: none");

@@ -108,13 +108,14 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
     for (int64_t s = 0; s < k; ++s) input.documents.push_back(static_cast<int32_t>(i / config.data.group_size * k + s));
   }
   out.global_target_tokens = out.target_tokens();
+  out.readings = config.retriever.objective_options().readings();
   return out;
 }
 
 Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed) {
   const at::ScalarType dtype = precision_of(config.train.precision);
   const model::Microbatch microbatch = typical_microbatch(config);
-  model::Model model(config.model);  // of its own: blocks are given memory one by one
+  model::Model model(config.model, nullptr, false, shapes.objectives());  // of its own: blocks are given memory one by one
   model.materialise(dtype, at::kCPU, 1, [](const parallel::Parameter&) { return false; });
   const parallel::Feeds feeds = model::make_feeds(config.model, microbatch, dtype, at::kCPU);
   const parallel::Pass pass(feeds, /*training=*/true);

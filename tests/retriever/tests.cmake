@@ -4,4 +4,4 @@ contexture_test(retriever/corpus_test.cpp LINK retriever)
 contexture_test(retriever/index_test.cpp LINK retriever ENV OMP_WAIT_POLICY=passive)
 contexture_test(retriever/index_factories_test.cpp LINK retriever TIMEOUT 300 ENV OMP_NUM_THREADS=1)
 contexture_test(retriever/index_files_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
-
+contexture_test(retriever/refresh_test.cpp LINK retriever LABEL unit)
