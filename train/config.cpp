@@ -24,6 +24,7 @@ void RunConfig::validate() const {
   data.augment.validate();
   data.document_augment.validate();
   data.counterfactual.validate();
+  generate_options().validate();
   precision_of(train.precision);
   data::BadRecords::parse_policy(data.bad_records);
   CONTEXTURE_USAGE_REQUIRE(train.steps > 0, "train.steps=", train.steps, " must be at least 1.");
@@ -46,6 +47,21 @@ void RunConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(data.tokenizer_options.vocab_size == model.vocab || !data.tokenizer.empty(), "model.vocab=",
                            model.vocab, " but data.tokenizer_options.vocab_size=", data.tokenizer_options.vocab_size,
                            ". Set both to the same number.");
+}
+
+eval::GenerateOptions RunConfig::generate_options() const {
+  eval::GenerateOptions out;
+  out.decoder = eval.decoder;
+  if (eval.decoder == "auto") {
+    out.decoder = "joint";
+    for (const char* name : {"rag_token", "rag_sequence"}) {
+      if (retriever.weight("reader") == 0 && retriever.weight(name) > 0) out.decoder = name;
+    }
+  }
+  out.beams = eval.beams;
+  out.thorough = eval.thorough;
+  out.max_new_tokens = eval.max_new_tokens;
+  return out;
 }
 
 at::ScalarType precision_of(const std::string& name) {

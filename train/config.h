@@ -6,6 +6,7 @@
 #include "data/augment.h"
 #include "data/counterfactual.h"
 #include "data/tokenizer.h"
+#include "eval/generate.h"
 #include "model/config.h"
 #include "parallel/config.h"
 #include "retriever/retriever.h"
@@ -117,6 +118,9 @@ struct EvalConfig {
   int64_t batch_size = 64;
   int64_t documents = 0;
   int64_t max_new_tokens = 24;
+  std::string decoder = "auto";
+  int64_t beams = 1;
+  bool thorough = true;
   std::vector<std::string> types;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
@@ -125,6 +129,9 @@ struct EvalConfig {
     visit("batch_size", batch_size, "examples decoded together");
     visit("documents", documents, "documents read when evaluating; 0: retriever.documents");
     visit("max_new_tokens", max_new_tokens, "longest answer");
+    visit("decoder", decoder, "joint (all documents at once), rag_token, rag_sequence, or auto: what the run's objectives train");
+    visit("beams", beams, "hypotheses of the beam search; 1: greedy");
+    visit("thorough", thorough, "rag_sequence: score every answer found under every document; false: only where it was found");
     visit("types", types, "only examples of these types; empty: all");
   }
 };
@@ -164,6 +171,7 @@ struct RunConfig {
     visit("checkpoint", checkpoint, "checkpoints");
   }
   void validate() const;  // throws UsageError naming keys and values
+  eval::GenerateOptions generate_options() const;  // as eval.* says
 };
 
 // fp32, bf16 or fp64 as a dtype; auto asks the processor.
