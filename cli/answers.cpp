@@ -4,6 +4,20 @@
 
 namespace contexture::cli {
 
+void WritingFlags::add_to(CLI::App& app) {
+  app.add_option("--max-new-tokens", max_new_tokens, "longest answer")->capture_default_str();
+  app.add_option("--temperature", temperature, "0: the likeliest answer; above: sampled")->capture_default_str();
+  app.add_option("--seed", seed, "of the sampling")->capture_default_str();
+}
+
+eval::GenerateOptions WritingFlags::options(const train::RunConfig& config) const {
+  eval::GenerateOptions out = config.generate_options();
+  out.max_new_tokens = max_new_tokens;
+  out.temperature = temperature;
+  out.seed = seed;
+  return out;
+}
+
 Json answer_with_sources(train::Session& session, const Question& question, const eval::GenerateOptions& options,
                          eval::DocumentCache* cache) {
   data::Example example;

@@ -11,7 +11,7 @@ Command ask_command(CLI::App& program) {
   struct Options {
     std::string run, picture, question;
     std::vector<std::string> sets;
-    eval::GenerateOptions generate;
+    WritingFlags writing;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
@@ -20,14 +20,12 @@ Command ask_command(CLI::App& program) {
   app->add_option("question", options->question, "the question")->required();
   app->add_option("--picture", options->picture, "a picture file that the question is about");
   app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
-  app->add_option("--max-new-tokens", options->generate.max_new_tokens, "longest answer")->capture_default_str();
-  app->add_option("--temperature", options->generate.temperature, "0: the likeliest answer; above: sampled")->capture_default_str();
-  app->add_option("--seed", options->generate.seed, "of the sampling")->capture_default_str();
+  options->writing.add_to(*app);
   app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             data::BadRecords bad(data::BadRecords::Policy::kSkip);
             const auto session = train::open_run(options->run, options->sets, bad);
-            const Json answer = answer_with_sources(*session, {"", options->question, options->picture}, options->generate, nullptr);
+            const Json answer = answer_with_sources(*session, {"", options->question, options->picture}, options->writing.options(session->config()), nullptr);
             if (options->json) {
               print_json(answer);
               return 0;

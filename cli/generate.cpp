@@ -14,7 +14,7 @@ Command generate_command(CLI::App& program) {
     std::string run, input, output;
     std::vector<std::string> sets;
     std::string bad_records = "skip";
-    eval::GenerateOptions generate;
+    WritingFlags writing;
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("generate", "Answer every question of a JSONL file, with the documents read");
@@ -23,9 +23,7 @@ Command generate_command(CLI::App& program) {
   app->add_option("--output", options->output, "file to write; default: stdout");
   app->add_option("--bad-records", options->bad_records, "skip or fail")->capture_default_str();
   app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
-  app->add_option("--max-new-tokens", options->generate.max_new_tokens, "longest answer")->capture_default_str();
-  app->add_option("--temperature", options->generate.temperature, "0: the likeliest answer; above: sampled")->capture_default_str();
-  app->add_option("--seed", options->generate.seed, "of the sampling")->capture_default_str();
+  options->writing.add_to(*app);
   app->add_flag("--json")->description("output is always one JSON object a line");
   return {app, [options] {
             data::BadRecords bad(data::BadRecords::parse_policy(options->bad_records));
@@ -33,11 +31,12 @@ Command generate_command(CLI::App& program) {
             const data::ExampleSet set = data::read_examples(options->input, bad);
             const std::filesystem::path folder = std::filesystem::path(options->input).parent_path();
             eval::DocumentCache cache;
+            const eval::GenerateOptions writing = options->writing.options(session->config());
             std::string lines;
             for (const data::Example& example : set.examples) {
               const std::string picture = example.image.empty() ? "" : (folder / example.image).string();
               try {
-                lines += answer_with_sources(*session, {example.id, example.question, picture}, options->generate, &cache).dump() + "\n";
+                lines += answer_with_sources(*session, {example.id, example.question, picture}, writing, &cache).dump() + "\n";
               } catch (const DataError& error) {
                 bad.add(example.id, "question", error.what());
               }

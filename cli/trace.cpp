@@ -180,7 +180,7 @@ Command trace_command(CLI::App& program) {
   app->add_flag("--json", options->json, "print everything as one JSON object on stdout");
   return {app, [options] {
             const train::RunConfig config = run_config(options->settings);
-            const model::Model model(config.model);
+            const model::Model model(config.model, nullptr, false, config.retriever.objective_options());
             Json traced = trace(model, config.train.precision);
             std::optional<parallel::Plan> plan;
             if (options->timed || options->stages > 0 || !options->output.empty()) {

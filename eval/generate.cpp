@@ -1,275 +1,324 @@
-// S inputs still being written, D model width, M memory rows, P segments.
+// V vocabulary. A search is over one reading (an input's documents together, or one of them), or for rag_token over an
+// input's single readings in step.
 #include "eval/generate.h"
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "eval/internal/writer.h"
 
 namespace contexture::eval {
 namespace {
 
-using model::ops::Segments;
-
 constexpr int32_t kEos = 3;  // data/tokenizer.h
+constexpr double kNever = -1e30;
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) { return at::tensor(at::ArrayRef<int64_t>(values), at::kLong); }
+double log_sum(const std::vector<double>& logs) {
+  const double most = *std::max_element(logs.begin(), logs.end());
+  double sum = 0.0;
+  for (const double l : logs) sum += std::exp(l - most);
+  return most + std::log(sum);
+}
 
-struct Run {
-  int64_t begin, end;
-  int64_t slot;  // document slot whose log-probability is its bias; -1: none
+struct Hypothesis {
+  std::vector<Line> lines;           // one, or one a document
+  double log_prob = 0.0;             // of what is written
+  std::vector<double> share;         // rag_token: sum over tokens of p(document | query, token)
+  std::vector<int32_t> tokens;
+  bool ended = false;                // the end piece came; otherwise the length ran out
 };
 
-// The segments of some inputs, each with `queries[i]` query rows, and the bias they carry.
-struct Reading {
-  Segments segments;
-  at::Tensor bias_P;
+struct Search {
+  std::vector<double> log_prior;     // of the lines
+  std::vector<Hypothesis> alive, finished;  // finished: best first, at most as many as beams
+  Stream stream;                     // of the sampling
+  bool done = false;
 };
 
-Reading reading(const std::vector<std::vector<Run>>& runs, const std::vector<int64_t>& inputs,
-                const std::vector<int64_t>& queries, const at::Tensor& slot_log_prob, bool causal) {
-  std::vector<int64_t> query_begin{0}, segment_begin{0}, key_begin, key_end, places, slots;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    for (const Run& run : runs[inputs[i]]) {
-      if (run.slot >= 0) {
-        places.push_back(static_cast<int64_t>(key_begin.size()));
-        slots.push_back(run.slot);
-      }
-      key_begin.push_back(run.begin);
-      key_end.push_back(run.end);
-    }
-    segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
-    query_begin.push_back(query_begin.back() + queries[i]);
-  }
-  const auto device = slot_log_prob.device();
-  return {{to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end), causal},
-          model::segment_bias(slot_log_prob.index_select(0, to_tensor(slots).to(device)), to_tensor(places).to(device),
-                              static_cast<int64_t>(key_begin.size()))};
-}
-
-// Reads a Segments feed back as runs per input; slot_of names the slot of each segment, or -1.
-std::vector<std::vector<Run>> runs_of(const Segments& s, const std::vector<int64_t>& slot_of) {
-  std::vector<std::vector<Run>> runs(s.num_sequences());
-  const int64_t *segment = s.segment_begin.data_ptr<int64_t>(), *begin = s.key_begin.data_ptr<int64_t>(),
-                *end = s.key_end.data_ptr<int64_t>();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (int64_t p = segment[i]; p < segment[i + 1]; ++p) runs[i].push_back({begin[p], end[p], slot_of[p]});
-  }
-  return runs;
-}
-
-std::vector<int64_t> slot_of_segment(const at::Tensor& slot_segment, int64_t num_segments) {
-  std::vector<int64_t> slot_of(num_segments, -1);
-  const at::Tensor cpu = slot_segment.cpu();
-  for (int64_t slot = 0; slot < cpu.numel(); ++slot) slot_of[cpu.data_ptr<int64_t>()[slot]] = slot;
-  return slot_of;
-}
-
-struct Encoded {
-  at::Tensor memory_MD;      // undefined in prefix mode
-  at::Tensor slot_log_prob;  // [slots]
-};
-
-Encoded encode(const model::Model& model, const model::Microbatch& microbatch, const parallel::Pass& pass,
-               DocumentCache* cache) {
-  const parallel::Executor executor(model.blocks());
-  const bool prefix = model.config().fusion == "prefix", fid = model.config().fusion == "fid";
-  if (cache == nullptr || fid || microbatch.documents.empty()) {
-    std::vector<std::string> wanted{"slot.log_prob"};
-    if (!prefix) wanted.push_back(model.memory_wire());
-    const auto run = executor.forward(pass, /*grad=*/false, wanted);
-    return {prefix ? at::Tensor() : run.wire(model.memory_wire()), run.wire("slot.log_prob")};
-  }
-  std::vector<const model::Sequence*> missing;
-  for (const auto& document : microbatch.documents) {
-    const bool known = cache->entries.count(document.key) != 0;
-    (known ? cache->hits : cache->misses) += 1;
-    if (!known) missing.push_back(&document);
-  }
-  if (!missing.empty()) {
-    parallel::Feeds feeds;
-    model::add_tower_feeds(model.config(), "doc", missing, false, model.dtype(), model.device(), feeds);
-    const parallel::Pass documents(feeds);
-    const auto run = executor.forward(documents, /*grad=*/false, {"doc.states", "doc.embedding"});
-    const int64_t* begin = feeds.at("doc.begin").data_ptr<int64_t>();
-    for (size_t i = 0; i < missing.size(); ++i) {
-      cache->entries[missing[i]->key] = {run.wire("doc.states").narrow(0, begin[i], begin[i + 1] - begin[i]).clone(),
-                                         run.wire("doc.embedding")[static_cast<int64_t>(i)].clone()};
-    }
-  }
-  std::vector<at::Tensor> states, embeddings;
-  for (const auto& document : microbatch.documents) {
-    states.push_back(cache->entries.at(document.key).states_MD);
-    embeddings.push_back(cache->entries.at(document.key).embedding_E);
-  }
-  const auto query = executor.forward(pass, /*grad=*/false, {"query.embedding"});
-  const model::Score score(model.parameters(), model.config());
-  return {prefix ? at::Tensor() : at::cat(states), score.forward({query.wire("query.embedding"), at::stack(embeddings)}, pass)[0]};
-}
-
-int32_t pick(const float* log_prob, int64_t vocab, double temperature, Stream& stream) {
-  if (temperature <= 0.0) return static_cast<int32_t>(std::max_element(log_prob, log_prob + vocab) - log_prob);
-  const double best = *std::max_element(log_prob, log_prob + vocab);
-  double total = 0.0;
-  for (int64_t v = 0; v < vocab; ++v) total += std::exp((log_prob[v] - best) / temperature);
-  double left = stream.uniform() * total;
+// Next-token log-probabilities of a hypothesis, [V], from those of its lines.
+std::vector<double> mixed(const double* lines_V, size_t num_lines, int64_t vocab, const std::vector<double>& log_prior) {
+  std::vector<double> out(lines_V, lines_V + vocab);
+  if (num_lines == 1) return out;
+  std::vector<double> terms(num_lines);
   for (int64_t v = 0; v < vocab; ++v) {
-    left -= std::exp((log_prob[v] - best) / temperature);
+    for (size_t k = 0; k < num_lines; ++k) terms[k] = log_prior[k] + lines_V[static_cast<int64_t>(k) * vocab + v];
+    out[v] = log_sum(terms);
+  }
+  return out;
+}
+
+int32_t pick(const std::vector<double>& log_prob, double temperature, Stream& stream) {
+  const auto best = std::max_element(log_prob.begin(), log_prob.end());
+  if (temperature <= 0.0) return static_cast<int32_t>(best - log_prob.begin());
+  double total = 0.0;
+  for (const double l : log_prob) total += std::exp((l - *best) / temperature);
+  double left = stream.uniform() * total;
+  for (size_t v = 0; v < log_prob.size(); ++v) {
+    left -= std::exp((log_prob[v] - *best) / temperature);
     if (left <= 0.0) return static_cast<int32_t>(v);
   }
-  return static_cast<int32_t>(vocab - 1);
+  return static_cast<int32_t>(log_prob.size() - 1);
+}
+
+// A hypothesis and the token it goes on with.
+struct Step {
+  double log_prob;
+  size_t parent;
+  int32_t token;
+};
+
+void finish(Search& search, Hypothesis hypothesis, size_t beams) {
+  const auto place = std::find_if(search.finished.begin(), search.finished.end(),
+                                  [&](const Hypothesis& h) { return h.log_prob < hypothesis.log_prob; });
+  search.finished.insert(place, std::move(hypothesis));
+  if (search.finished.size() > beams) search.finished.pop_back();
+}
+
+// Replaces a search's hypotheses by their continuations. next: [alive][V].
+void extend(Search& search, const std::vector<std::vector<double>>& next, const std::vector<const double*>& by_line, const GenerateOptions& options) {
+  const auto beams = static_cast<size_t>(options.beams);
+  std::vector<Step> steps;
+  if (beams == 1) {
+    const int32_t token = pick(next[0], options.temperature, search.stream);
+    steps.push_back({search.alive[0].log_prob + next[0][token], 0, token});
+  } else {
+    for (size_t h = 0; h < next.size(); ++h) {
+      for (size_t v = 0; v < next[h].size(); ++v) steps.push_back({search.alive[h].log_prob + next[h][v], h, static_cast<int32_t>(v)});
+    }
+    // As many ends as there are hypotheses could be among the best.
+    const size_t keep = std::min(steps.size(), 2 * beams);
+    std::partial_sort(steps.begin(), steps.begin() + static_cast<int64_t>(keep), steps.end(), [](const Step& a, const Step& b) {
+      return a.log_prob != b.log_prob ? a.log_prob > b.log_prob : std::pair(a.parent, a.token) < std::pair(b.parent, b.token);
+    });
+    steps.resize(keep);
+  }
+  std::vector<Hypothesis> alive;
+  for (const Step& step : steps) {
+    if (step.token != kEos && alive.size() == beams) continue;
+    Hypothesis h = search.alive[step.parent];
+    const size_t num_lines = h.lines.size();
+    for (size_t k = 0; num_lines > 1 && k < num_lines; ++k) {
+      const auto vocab = static_cast<int64_t>(next[step.parent].size());
+      const double line = by_line[step.parent][static_cast<int64_t>(k) * vocab + step.token];
+      h.share[k] += std::exp(search.log_prior[k] + line - next[step.parent][step.token]);
+    }
+    h.log_prob = step.log_prob;
+    if (step.token == kEos) {
+      h.ended = true;
+      finish(search, std::move(h), beams);
+    } else {
+      h.tokens.push_back(step.token);
+      alive.push_back(std::move(h));
+    }
+  }
+  search.alive = std::move(alive);
+  // Log-probabilities only fall: what is alive can no longer overtake.
+  search.done = search.alive.empty() || (search.finished.size() == beams && search.finished.back().log_prob >= search.alive[0].log_prob);
+}
+
+// Runs all searches together, one pass a token.
+void run(std::vector<Search>& searches, Writer& writer, const GenerateOptions& options) {
+  for (int64_t t = 0; t < options.max_new_tokens; ++t) {
+    std::vector<const Line*> reading;
+    for (Search& search : searches) {
+      for (const Hypothesis& h : search.alive) {
+        for (const Line& line : h.lines) reading.push_back(&line);
+      }
+    }
+    if (reading.empty()) break;
+    const at::Tensor log_prob = writer.next(reading);
+    const int64_t vocab = log_prob.size(1);
+    const double* row = log_prob.data_ptr<double>();
+    std::vector<Line*> lines;
+    std::vector<int32_t> tokens;
+    for (Search& search : searches) {
+      std::vector<std::vector<double>> next;
+      std::vector<const double*> by_line;
+      for (const Hypothesis& h : search.alive) {
+        next.push_back(mixed(row, h.lines.size(), vocab, search.log_prior));
+        by_line.push_back(row);
+        row += static_cast<int64_t>(h.lines.size()) * vocab;
+      }
+      if (next.empty()) continue;
+      extend(search, next, by_line, options);
+      if (search.done || t + 1 == options.max_new_tokens) {
+        if (!search.done) {
+          for (Hypothesis& h : search.alive) finish(search, std::move(h), static_cast<size_t>(options.beams));
+        }
+        search.alive.clear();
+      }
+      for (Hypothesis& h : search.alive) {
+        for (Line& line : h.lines) {
+          lines.push_back(&line);
+          tokens.push_back(h.tokens.back());
+        }
+      }
+    }
+    if (!lines.empty()) writer.append(lines, tokens);
+  }
+}
+
+Hypothesis from(const Writer& writer, const std::vector<int64_t>& readings) {
+  Hypothesis h;
+  for (const int64_t r : readings) h.lines.push_back(writer.start(r));
+  h.share.assign(readings.size(), 0.0);
+  return h;
+}
+
+Search search_over(const Writer& writer, const std::vector<int64_t>& readings, std::vector<double> log_prior, uint64_t seed, size_t input) {
+  Search out{std::move(log_prior), {}, {}, Stream(seed, "generate", static_cast<uint64_t>(input)), false};
+  out.alive.push_back(from(writer, readings));
+  return out;
+}
+
+// An answer as one document's search found it.
+using Answer = std::pair<std::vector<int32_t>, bool>;  // tokens, ended
+
+// Log-probabilities of answers after readings, one pass a token for all.
+std::vector<double> score(Writer& writer, const std::vector<std::pair<int64_t, const Answer*>>& wanted) {
+  std::vector<double> out(wanted.size(), 0.0);
+  std::vector<Line> lines;
+  for (const auto& [reading, answer] : wanted) lines.push_back(writer.start(reading));
+  for (size_t t = 0;; ++t) {
+    std::vector<size_t> active;
+    std::vector<const Line*> reading;
+    for (size_t w = 0; w < wanted.size(); ++w) {
+      const auto& [tokens, ended] = *wanted[w].second;
+      if (t >= tokens.size() + (ended ? 1 : 0)) continue;
+      active.push_back(w);
+      reading.push_back(&lines[w]);
+    }
+    if (active.empty()) return out;
+    const at::Tensor log_prob = writer.next(reading);
+    std::vector<Line*> going;
+    std::vector<int32_t> next;
+    for (size_t a = 0; a < active.size(); ++a) {
+      const std::vector<int32_t>& tokens = wanted[active[a]].second->first;
+      const int32_t token = t < tokens.size() ? tokens[t] : kEos;
+      out[active[a]] += log_prob.data_ptr<double>()[static_cast<int64_t>(a) * log_prob.size(1) + token];
+      if (token == kEos) continue;
+      going.push_back(&lines[active[a]]);
+      next.push_back(token);
+    }
+    if (!going.empty()) writer.append(going, next);
+  }
+}
+
+// The best of all answers that an input's searches found, under the mixture over its documents. searches: one a reading.
+std::vector<Generated> marginal_answers(const std::vector<Search>& searches, const std::vector<std::vector<int64_t>>& readings,
+                                        const std::vector<std::vector<double>>& log_prior, Writer& writer, bool thorough) {
+  std::vector<std::map<Answer, std::vector<double>>> found(readings.size());  // log-probability by document
+  std::vector<std::pair<int64_t, const Answer*>> missing;
+  std::vector<double*> missing_place;
+  for (size_t i = 0; i < readings.size(); ++i) {
+    for (size_t k = 0; k < readings[i].size(); ++k) {
+      for (const Hypothesis& h : searches[readings[i][k]].finished) {
+        auto& scores = found[i].try_emplace({h.tokens, h.ended}, readings[i].size(), kNever).first->second;
+        scores[k] = h.log_prob;
+      }
+    }
+    for (auto& [answer, scores] : found[i]) {
+      for (size_t k = 0; thorough && k < scores.size(); ++k) {
+        if (scores[k] != kNever) continue;
+        missing.emplace_back(readings[i][k], &answer);
+        missing_place.push_back(&scores[k]);
+      }
+    }
+  }
+  const std::vector<double> scored = score(writer, missing);
+  for (size_t w = 0; w < scored.size(); ++w) *missing_place[w] = scored[w];
+  std::vector<Generated> out;
+  for (size_t i = 0; i < readings.size(); ++i) {
+    Generated& best = out.emplace_back();
+    best.log_prob = 2 * kNever;
+    for (const auto& [answer, scores] : found[i]) {
+      std::vector<double> joint(scores.size());
+      for (size_t k = 0; k < scores.size(); ++k) joint[k] = log_prior[i][k] + scores[k];
+      const double total = log_sum(joint);
+      if (total <= best.log_prob) continue;
+      best = {answer.first, total, {}, {}};
+      for (const double j : joint) best.document_share.push_back(std::exp(j - total));
+    }
+  }
+  return out;
 }
 
 }  // namespace
 
+void GenerateOptions::validate() const {
+  CONTEXTURE_USAGE_REQUIRE(decoder == "joint" || decoder == "rag_token" || decoder == "rag_sequence", "decoder=", decoder,
+                           " is not known. Use joint, rag_token or rag_sequence.");
+  CONTEXTURE_USAGE_REQUIRE(beams > 0, "beams=", beams, " must be at least 1.");
+  CONTEXTURE_USAGE_REQUIRE(max_new_tokens > 0, "max_new_tokens=", max_new_tokens, " must be at least 1.");
+  CONTEXTURE_USAGE_REQUIRE(temperature == 0 || (beams == 1 && decoder != "rag_sequence"), "temperature=", temperature, " samples, but beams=",
+                           beams, " and decoder=", decoder, " search. Set temperature=0, or beams=1 and decoder=joint or rag_token.");
+}
+
 std::vector<Generated> generate(const model::Model& model, const model::Microbatch& microbatch,
                                 const GenerateOptions& options, DocumentCache* cache) {
-  const at::NoGradGuard no_grad;
-  CONTEXTURE_REQUIRE(options.max_new_tokens > 0, "max_new_tokens=", options.max_new_tokens, " must be at least 1.");
-  const model::ModelConfig& config = model.config();
-  const bool prefix = config.fusion == "prefix";
+  options.validate();
+  if (microbatch.inputs.empty()) return {};
+  const bool joint = options.decoder == "joint";
   model::Microbatch prompts = microbatch;
-  for (auto& input : prompts.inputs) input.target.clear();
-  const int64_t num_inputs = static_cast<int64_t>(prompts.inputs.size());
-  std::vector<Generated> out(num_inputs);
-  if (num_inputs == 0) return out;
-  const parallel::Feeds feeds = model::make_feeds(config, prompts, model.dtype(), model.device());
-  const parallel::Pass pass(feeds);
-  const Encoded encoded = encode(model, prompts, pass, cache);
-  const auto device = model.device();
-
-  // Each input's rows get a stretch of the cache: its prompt (and in prefix mode its documents), then room to write.
-  const Segments prompt_self = model::segments_feed(pass, "dec.self", true);
-  const Segments memory = model::segments_feed(pass, "memory", false);
-  const int64_t* query_begin = prompt_self.query_begin.data_ptr<int64_t>();
-  std::vector<int64_t> base(num_inputs), length(num_inputs), cache_row, everyone(num_inputs), prompt_rows(num_inputs);
-  int64_t capacity = 0;
-  for (int64_t i = 0; i < num_inputs; ++i) {
-    base[i] = capacity;
-    length[i] = query_begin[i + 1] - query_begin[i];
-    for (int64_t p = 0; p < length[i]; ++p) cache_row.push_back(capacity + p);
-    capacity += length[i] + options.max_new_tokens;
-    everyone[i] = i;
-    prompt_rows[i] = length[i];
+  prompts.readings = {};
+  if (!joint) {
+    prompts.readings.joint = false;
+    prompts.readings.single = true;
+    // Without documents RAG has nothing to sum over: closed book.
+    prompts.readings.none = std::any_of(prompts.inputs.begin(), prompts.inputs.end(), [](const auto& input) { return input.documents.empty(); });
   }
-  auto self_runs = runs_of(prompt_self, prefix ? slot_of_segment(feeds.at("memory.slot_segment"), prompt_self.num_segments())
-                                               : std::vector<int64_t>(prompt_self.num_segments(), -1));
-  for (int64_t i = 0; i < num_inputs; ++i) {
-    for (Run& run : self_runs[i]) {
-      run.begin += base[i] - query_begin[i];
-      run.end += base[i] - query_begin[i];
+  Writer writer(model, prompts, cache);
+  std::vector<std::vector<int64_t>> readings;  // by input
+  std::vector<std::vector<double>> log_prior;
+  int64_t next = 0;
+  for (size_t i = 0; i < prompts.inputs.size(); ++i) {
+    readings.emplace_back();
+    log_prior.emplace_back();
+    const size_t documents = prompts.inputs[i].documents.size();
+    const size_t count = joint ? 1 : documents + (prompts.readings.none ? 1 : 0);
+    for (size_t k = 0; k < count; ++k, ++next) {
+      if (!joint && k == documents && documents > 0) continue;  // an input with documents doesn't go without
+      readings.back().push_back(next);
+      log_prior.back().push_back(joint || documents == 0 ? 0.0 : std::log(writer.document_prob()[i][k]));
     }
   }
-  const auto memory_runs = runs_of(memory, prefix ? std::vector<int64_t>(memory.num_segments(), -1)
-                                                  : slot_of_segment(feeds.at("memory.slot_segment"), memory.num_segments()));
-  // What each input may copy from, as (memory row, slot) pairs.
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> copy_keys(num_inputs);
-  {
-    const int64_t *shape = feeds.at("pointer.shape").data_ptr<int64_t>();
-    const at::Tensor key_row = feeds.at("pointer.key_row").cpu(), key_slot = feeds.at("pointer.key_slot").cpu();
-    for (int64_t i = 0; i < num_inputs; ++i) {
-      for (int64_t j = i * shape[2]; j < (i + 1) * shape[2]; ++j) {
-        const int64_t slot = key_slot.data_ptr<int64_t>()[j];
-        if (slot < encoded.slot_log_prob.size(0)) copy_keys[i].emplace_back(key_row.data_ptr<int64_t>()[j], slot);
-      }
+  std::vector<Search> searches;
+  std::vector<Generated> out;
+  if (options.decoder == "rag_sequence") {
+    // One search a reading; that of a document-less reading nobody asks for stays empty.
+    for (int64_t r = 0; r < writer.num_readings(); ++r) searches.push_back({{0.0}, {}, {}, Stream(options.seed, "generate", 0), false});
+    for (const std::vector<int64_t>& of_input : readings) {
+      for (const int64_t r : of_input) searches[r].alive.push_back(from(writer, {r}));
+    }
+    run(searches, writer, options);
+    out = marginal_answers(searches, readings, log_prior, writer, options.thorough);
+  } else {
+    for (size_t i = 0; i < readings.size(); ++i) searches.push_back(search_over(writer, readings[i], log_prior[i], options.seed, i));
+    run(searches, writer, options);
+    for (const Search& search : searches) {
+      const Hypothesis& best = search.finished.front();
+      Generated& g = out.emplace_back();
+      g.tokens = best.tokens;
+      g.log_prob = best.log_prob;
+      const auto written = static_cast<double>(best.tokens.size() + (best.ended ? 1 : 0));
+      for (const double s : best.share) g.document_share.push_back(s / written);
     }
   }
-
-  const auto options_rows = at::TensorOptions().dtype(model.dtype()).device(device);
-  std::vector<model::LayerCache> caches;
-  for (const model::DecoderLayer* layer : model.decoder_layers()) {
-    model::LayerCache c;
-    c.k_MGK = at::zeros({capacity, config.kv_heads, config.head_width}, options_rows);
-    c.v_MGK = at::zeros_like(c.k_MGK);
-    if (layer->reads_documents()) std::tie(c.memory_k_MGK, c.memory_v) = layer->project_memory(encoded.memory_MD);
-    caches.push_back(std::move(c));
-  }
-
-  std::vector<std::vector<double>> share_sum(num_inputs);
-  std::vector<int64_t> share_count(num_inputs, 0);
-  for (int64_t i = 0; i < num_inputs; ++i) share_sum[i].assign(memory_runs[i].size(), 0.0);
-  // One pass over new rows: all layers, then the last row's state of each input.
-  const auto advance = [&](const parallel::Pass& rows_pass, const std::vector<int64_t>& inputs,
-                           const std::vector<int64_t>& queries, const std::vector<int64_t>& rows, bool share) {
-    at::Tensor x_ND = model.decoder_embed().forward({}, rows_pass)[0];
-    const at::Tensor rows_N = to_tensor(rows).to(device);
-    const Reading self = reading(self_runs, inputs, queries, encoded.slot_log_prob, true);
-    const Reading mem = reading(memory_runs, inputs, queries, encoded.slot_log_prob, false);
-    for (size_t l = 0; l < caches.size(); ++l) {
-      const model::DecoderLayer& layer = *model.decoder_layers()[l];
-      if (share && layer.reads_documents()) {
-        const at::Tensor s = layer.memory_share(x_ND, mem.segments, mem.bias_P, caches[l]).to(at::kDouble).cpu();
-        int64_t p = 0;
-        for (const int64_t i : inputs) {
-          for (double& sum : share_sum[i]) sum += s.data_ptr<double>()[p++];
-          share_count[i] += 1;
-        }
-      }
-      x_ND = layer.step(x_ND, rows_pass.feed("dec.position"), rows_N, self.segments,
-                        prefix ? self.bias_P : at::Tensor(), mem.segments, mem.bias_P, caches[l]);
-    }
-    return model.decoder_norm().forward({x_ND}, rows_pass)[0];
-  };
-
-  std::vector<int64_t> last_row;
-  int64_t rows_so_far = 0;
-  for (int64_t i = 0; i < num_inputs; ++i) last_row.push_back((rows_so_far += length[i]) - 1);
-  const at::Tensor prompt_states = advance(pass, everyone, prompt_rows, cache_row, false);
-  at::Tensor state_SD = prompt_states.index_select(0, to_tensor(last_row).to(device));
-  const std::string tower = prefix ? "dec" : model.memory_wire().substr(0, model.memory_wire().find('.'));
-  const at::Tensor memory_MD = prefix ? prompt_states : encoded.memory_MD;
-  std::vector<int64_t> active = everyone;
-  std::vector<Stream> streams;
-  for (int64_t i = 0; i < num_inputs; ++i) streams.emplace_back(options.seed, "generate", static_cast<uint64_t>(i));
-  for (int64_t t = 0; t < options.max_new_tokens && !active.empty(); ++t) {
-    std::vector<model::PointerRuns> pointers(active.size());
-    for (size_t s = 0; s < active.size(); ++s) {
-      const auto& written = out[active[s]].tokens;
-      const size_t n = written.size();
-      pointers[s].keys = copy_keys[active[s]];
-      pointers[s].predict(static_cast<int64_t>(s), n > 0 ? written[n - 1] : -1, n > 1 ? written[n - 2] : -1);
-    }
-    parallel::Feeds pointer_feeds;
-    for (const char* name : {".token", ".previous", ".before"}) pointer_feeds[tower + name] = feeds.at(tower + name);
-    model::add_pointer_feeds(pointers, encoded.slot_log_prob.size(0), device, pointer_feeds);
-    const parallel::Pass pointer_pass(pointer_feeds);
-    const at::Tensor log_prob = model.head().log_probs(state_SD, memory_MD, encoded.slot_log_prob, pointer_pass)
-                                    .to(at::kFloat).cpu().contiguous();
-    std::vector<int64_t> still, next_token, previous, position, rows;
-    for (size_t s = 0; s < active.size(); ++s) {
-      const int64_t i = active[s];
-      const float* row = log_prob.data_ptr<float>() + static_cast<int64_t>(s) * log_prob.size(1);
-      const int32_t token = pick(row, log_prob.size(1), options.temperature, streams[i]);
-      out[i].log_prob += row[token];
-      if (token == kEos) continue;
-      previous.push_back(out[i].tokens.empty() ? prompts.inputs[i].prompt.tokens.back() : out[i].tokens.back());
-      out[i].tokens.push_back(token);
-      still.push_back(i);
-      next_token.push_back(token);
-      position.push_back(length[i]);
-      rows.push_back(base[i] + length[i]);
-      self_runs[i].back().end += 1;
-      length[i] += 1;
-    }
-    active = std::move(still);
-    if (active.empty() || t + 1 == options.max_new_tokens) break;
-    const at::Tensor empty = at::empty({0}, at::kLong);
-    const parallel::Feeds step_feeds{{"dec.token", to_tensor(next_token).to(device)}, {"dec.previous", to_tensor(previous).to(device)},
-                                     {"dec.position", to_tensor(position).to(device)}, {"dec.patch_row", empty},
-                                     {"dec.patch_index", empty}, {"dec.patches", at::empty({0, config.patch_width()}, options_rows)}};
-    const parallel::Pass step_pass(step_feeds);
-    state_SD = advance(step_pass, active, std::vector<int64_t>(active.size(), 1), rows, true);
-  }
-
-  const at::Tensor prob = encoded.slot_log_prob.exp().to(at::kDouble).cpu();
-  int64_t slot = 0;
-  for (int64_t i = 0; i < num_inputs; ++i) {
-    for (size_t k = 0; k < prompts.inputs[i].documents.size(); ++k, ++slot) {
-      const double p = prob.data_ptr<double>()[slot];
-      out[i].document_prob.push_back(p);
-      // memory_runs holds the null key first, then the documents.
-      out[i].document_share.push_back(share_count[i] > 0 ? share_sum[i][k + 1] / static_cast<double>(share_count[i]) : p);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i].document_prob = writer.document_prob()[i];
+    const size_t documents = out[i].document_prob.size();
+    if (documents == 0) out[i].document_share.clear();
+    if (documents == 1) out[i].document_share = {1.0};
+    if (!joint) continue;
+    // The attention holds the null key first, then the documents.
+    const Line& line = searches[i].finished.front().lines.front();
+    out[i].document_share.clear();
+    for (size_t k = 0; k < documents; ++k) {
+      const bool attends = line.attention_count > 0;
+      out[i].document_share.push_back(attends ? line.attention[k + 1] / static_cast<double>(line.attention_count) : out[i].document_prob[k]);
     }
   }
   return out;

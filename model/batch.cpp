@@ -1,6 +1,8 @@
 #include "model/batch.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -59,6 +61,83 @@ std::vector<int64_t> row_offsets(const ModelConfig& config, const std::vector<co
   return begin;
 }
 
+// An input and those of its documents (places in Input::documents) that are read at once.
+struct Reading {
+  enum class Kind { kJoint, kSingle, kLeftOut } kind;
+  size_t input;
+  std::vector<size_t> places;
+  size_t column = 0;  // of a single or left-out document among the candidates
+};
+
+// Joint readings first, so that loss.reader counts the first targets.
+std::vector<Reading> readings_of(const Microbatch& microbatch, size_t most) {
+  const Readings& asked = microbatch.readings;
+  std::vector<Reading> joint, single, left_out;
+  for (size_t i = 0; i < microbatch.inputs.size(); ++i) {
+    std::vector<size_t> all(microbatch.inputs[i].documents.size());
+    std::iota(all.begin(), all.end(), 0);
+    for (const size_t k : all) {
+      if (asked.single) single.push_back({Reading::Kind::kSingle, i, {k}, k});
+      if (!asked.left_out) continue;
+      left_out.push_back({Reading::Kind::kLeftOut, i, all, k});
+      left_out.back().places.erase(left_out.back().places.begin() + static_cast<int64_t>(k));
+    }
+    if (asked.none) single.push_back({Reading::Kind::kSingle, i, {}, most});
+    if (asked.joint) joint.push_back({Reading::Kind::kJoint, i, std::move(all)});
+  }
+  joint.insert(joint.end(), std::make_move_iterator(single.begin()), std::make_move_iterator(single.end()));
+  joint.insert(joint.end(), std::make_move_iterator(left_out.begin()), std::make_move_iterator(left_out.end()));
+  return joint;
+}
+
+// Where objectives find candidates, and in target.log_prob the likelihoods of single and left-out readings.
+void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading>& readings, size_t most, int64_t joint_targets,
+                         at::Device device, parallel::Feeds& feeds) {
+  const size_t B = microbatch.inputs.size(), C = std::max<size_t>(1, most + (microbatch.readings.none ? 1 : 0));
+  size_t T = 1;
+  std::vector<int64_t> query, doc, cell, null_cell, row[2], at[2];
+  std::vector<double> tokens;
+  for (size_t i = 0; i < B; ++i) {
+    const Input& input = microbatch.inputs[i];
+    T = std::max(T, input.target.size());
+    tokens.push_back(static_cast<double>(input.target.size()));
+    if (microbatch.readings.none) null_cell.push_back(static_cast<int64_t>(i * C + most));
+    for (size_t k = 0; k < input.documents.size(); ++k) {
+      query.push_back(static_cast<int64_t>(i));
+      doc.push_back(input.documents[k]);
+      cell.push_back(static_cast<int64_t>(i * C + k));
+    }
+  }
+  int64_t next = 0;
+  std::vector<int64_t> joint_begin{0};
+  for (const Reading& reading : readings) {
+    const auto targets = static_cast<int64_t>(microbatch.inputs[reading.input].target.size());
+    if (reading.kind == Reading::Kind::kJoint) joint_begin.push_back(joint_begin.back() + targets);
+    for (int64_t t = 0; t < targets; ++t, ++next) {
+      if (reading.kind == Reading::Kind::kJoint) continue;
+      const size_t which = reading.kind == Reading::Kind::kSingle ? 0 : 1;
+      row[which].push_back(next);
+      at[which].push_back(static_cast<int64_t>((reading.input * C + reading.column) * T) + t);
+    }
+  }
+  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = to_tensor(values).to(device); };
+  put("candidate.query", query);
+  put("candidate.doc", doc);
+  put("candidate.cell", cell);
+  put("candidate.null_cell", null_cell);
+  feeds["candidate.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C)});
+  feeds["mass.row"] = feeds.at("target.row").narrow(0, 0, joint_targets);
+  feeds["mass.query_begin"] = to_tensor(joint_begin);
+  put("read.single_row", row[0]);
+  put("read.single_cell", at[0]);
+  put("read.left_out_row", row[1]);
+  put("read.left_out_cell", at[1]);
+  feeds["read.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C), static_cast<int64_t>(T)});
+  feeds["read.tokens"] = at::tensor(at::ArrayRef<double>(tokens), at::kDouble).to(device);
+  const int64_t inputs = microbatch.global_inputs > 0 ? microbatch.global_inputs : static_cast<int64_t>(B);
+  feeds["loss.inputs"] = at::full({}, static_cast<double>(std::max<int64_t>(1, inputs)), at::kDouble);
+}
+
 }  // namespace
 
 int64_t Microbatch::target_tokens() const {
@@ -71,7 +150,10 @@ int64_t Microbatch::rows(const ModelConfig& config) const {
   int64_t n = 0;
   for (const Sequence& document : documents) n += num_rows(config, document);
   for (const Sequence& query : extra_queries) n += num_rows(config, query);
-  for (const Input& input : inputs) n += num_rows(config, input.query) + num_rows(config, decoder_sequence(input));
+  for (const Input& input : inputs) {
+    n += num_rows(config, input.query) +
+         readings.count(static_cast<int64_t>(input.documents.size())) * num_rows(config, decoder_sequence(input));
+  }
   return n;
 }
 
@@ -167,14 +249,15 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   add_tower_feeds(config, "query", queries, false, dtype, device, feeds);
   // In prefix mode an input's documents stand before its prompt, and the decoder reads them as its own rows.
   const bool prefix = config.fusion == "prefix";
+  size_t most = 0;
+  for (const Input& input : microbatch.inputs) most = std::max(most, input.documents.size());
+  const std::vector<Reading> readings = readings_of(microbatch, most);
   std::vector<const Sequence*> decoder_rows;
-  if (prefix) {
-    for (size_t i = 0; i < decoder.size(); ++i) {
-      for (const int32_t d : microbatch.inputs[i].documents) decoder_rows.push_back(documents[d]);
-      decoder_rows.push_back(&decoder[i]);
+  for (const Reading& reading : readings) {
+    if (prefix) {
+      for (const size_t k : reading.places) decoder_rows.push_back(documents[microbatch.inputs[reading.input].documents[k]]);
     }
-  } else {
-    decoder_rows = pointers(decoder);
+    decoder_rows.push_back(&decoder[reading.input]);
   }
   add_tower_feeds(config, "dec", decoder_rows, true, dtype, device, feeds);
   if (config.fusion == "fid") add_tower_feeds(config, "reader", pointers(reader), false, dtype, device, feeds);
@@ -186,21 +269,26 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   std::vector<int64_t> slot_query, slot_doc, slot_cell, slot_segment, target_row, target_token;
   std::vector<PointerRuns> pointer;
   SegmentLists memory, self;
-  size_t most = 1, row = 0;
-  for (const Input& input : microbatch.inputs) most = std::max(most, input.documents.size());
   std::vector<int64_t> position;
-  for (size_t i = 0; i < microbatch.inputs.size(); ++i) {
-    const Input& input = microbatch.inputs[i];
-    int64_t start = decoder_begin[row];  // the input's first decoder row
+  std::vector<size_t> first_reader{0};  // fid: an input's documents, joined with its question, follow one another
+  for (const Input& input : microbatch.inputs) first_reader.push_back(first_reader.back() + input.documents.size());
+  const size_t columns = std::max<size_t>(1, most);
+  size_t row = 0;
+  int64_t joint_targets = 0;
+  for (size_t r = 0; r < readings.size(); ++r) {
+    const Reading& reading = readings[r];
+    const Input& input = microbatch.inputs[reading.input];
+    int64_t start = decoder_begin[row];  // the reading's first decoder row
     const int64_t first = start;
     PointerRuns& runs = pointer.emplace_back();
     memory.read(memory_rows, memory_rows + 1);  // the null key, after the documents' rows
-    for (size_t k = 0; k < input.documents.size(); ++k) {
+    for (size_t j = 0; j < reading.places.size(); ++j) {
+      const size_t k = reading.places[j];
       const int32_t d = input.documents[k];
       const size_t slot = slot_query.size();
-      slot_query.push_back(static_cast<int64_t>(i));
+      slot_query.push_back(static_cast<int64_t>(reading.input));
       slot_doc.push_back(d);
-      slot_cell.push_back(static_cast<int64_t>(i * most + k));
+      slot_cell.push_back(static_cast<int64_t>(r * columns + j));
       const int64_t text = static_cast<int64_t>(documents[d]->tokens.size());  // only text can be copied
       if (prefix) {
         slot_segment.push_back(static_cast<int64_t>(self.key_begin.size()));
@@ -209,7 +297,7 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
         start = decoder_begin[++row];
       } else {
         const auto& begin = config.fusion == "fid" ? reader_begin : document_begin;
-        const size_t at = config.fusion == "fid" ? slot : static_cast<size_t>(d);
+        const size_t at = config.fusion == "fid" ? first_reader[reading.input] + k : static_cast<size_t>(d);
         slot_segment.push_back(static_cast<int64_t>(memory.key_begin.size()));
         memory.read(begin[at], begin[at + 1]);
         runs.read(slot, begin[at + 1] - text, begin[at + 1]);
@@ -223,6 +311,7 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
     }
     memory.close(end);
     const int64_t predictions = static_cast<int64_t>(input.target.size());
+    if (reading.kind == Reading::Kind::kJoint) joint_targets += predictions;
     for (int64_t t = 0; t < predictions; ++t) {
       target_row.push_back(end - predictions + t);
       target_token.push_back(input.target[t]);
@@ -239,12 +328,14 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   feeds["slot.query"] = to_tensor(slot_query).to(device);
   feeds["slot.doc"] = to_tensor(slot_doc).to(device);
   feeds["slot.cell"] = to_tensor(slot_cell).to(device);
-  feeds["slot.shape"] = to_tensor({static_cast<int64_t>(microbatch.inputs.size()), static_cast<int64_t>(most)});
+  feeds["slot.shape"] = to_tensor({static_cast<int64_t>(readings.size()), static_cast<int64_t>(columns)});
   feeds["target.row"] = to_tensor(target_row).to(device);
   feeds["target.token"] = to_tensor(target_token).to(device);
   const int64_t divisor = microbatch.global_target_tokens > 0 ? microbatch.global_target_tokens
                                                               : std::max<int64_t>(1, microbatch.target_tokens());
   feeds["loss.tokens"] = at::full({}, static_cast<double>(divisor), at::kDouble);
+  feeds["loss.rows"] = at::full({}, joint_targets, at::kLong);
+  if (microbatch.readings.objectives) add_objective_feeds(microbatch, readings, most, joint_targets, device, feeds);
   feeds["score.attentive_weight"] = at::full({}, microbatch.attentive_weight, at::kDouble);
   return feeds;
 }

@@ -6,7 +6,11 @@
 // key_end} int64 CPU (ops::Segments); t.picture_seq, t.plain_seq: sequences with and without a picture;
 // t.row_key [N]: what dropout masks are keyed by; t.row_sequence [N]. Others: slot.query, slot.doc, slot.cell [slots], slot.shape [2]
 // (inputs, most slots); memory.* (Segments), memory.slot_segment; target.row, target.token [M]; pointer.* (below);
-// loss.tokens, score.attentive_weight: fp64 scalars on the CPU.
+// loss.tokens, score.attentive_weight: fp64 scalars on the CPU; loss.rows: how many targets, the first ones, loss.reader counts.
+// A slot is a document of a reading (below): with one joint reading an input, a document of an input. Where objectives are asked
+// for: candidate.query, .doc, .cell [input and document], candidate.null_cell [B or 0], candidate.shape [2] = B, most candidates C;
+// read.shape [3] = B, C, longest target T; read.tokens [B] fp64; read.single_row, .single_cell, read.left_out_row, .left_out_cell:
+// which targets of such readings lie where in B * C * T; mass.row, mass.query_begin: the decoder rows of joint targets; loss.inputs.
 #pragma once
 #include <memory>
 #include <vector>
@@ -33,11 +37,25 @@ struct Input {
   std::vector<int32_t> documents;  // indices into Microbatch::documents, best first; may be empty
 };
 
+// What the decoder reads at once: each reading is a sequence of decoder rows of its own, over documents that are encoded once
+// (in prefix fusion documents are decoder rows, and read anew).
+struct Readings {
+  bool joint = true;        // all documents of an input
+  bool single = false;      // each by itself
+  bool none = false;        // no document, as one more candidate
+  bool left_out = false;    // all but each
+  // Sequences are in this order: joint ones; then of each input the single ones and that of no document; then left-out ones.
+  bool objectives = false;  // make the feeds of model/objective_loss.h, too
+  int64_t count(int64_t documents) const { return joint + none + documents * (single + left_out); }
+};
+
 struct Microbatch {
   std::vector<Sequence> documents;  // distinct
   std::vector<Input> inputs;
   std::vector<Sequence> extra_queries;  // only embedded, after the inputs' queries: contrastive pairs
+  Readings readings;
   int64_t global_target_tokens = 0;  // of the whole global batch; 0: count this microbatch's own
+  int64_t global_inputs = 0;         // likewise
   double attentive_weight = 1.0;     // scales the reader's gradient on the retrieval scores
   int64_t target_tokens() const;     // of this microbatch
   int64_t rows(const ModelConfig& config) const;  // tokens and patches that are read, none of them padding

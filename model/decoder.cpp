@@ -37,13 +37,14 @@ at::Tensor segment_bias(const at::Tensor& slot_log_prob, const at::Tensor& slot_
   return at::zeros({num_segments}, slot_log_prob.options()).index_copy(0, slot_segment, slot_log_prob);
 }
 
-DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire)
+DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire, bool writes_mass)
     : Block(concat("dec.layer.", index),
             config.reads_documents(index) ? std::vector<std::string>{concat("dec.h.", index), memory_wire, "slot.log_prob"}
             : config.fusion == "prefix"   ? std::vector<std::string>{concat("dec.h.", index), "slot.log_prob"}
                                           : std::vector<std::string>{concat("dec.h.", index)},
-            {concat("dec.h.", index + 1)}),
-      config_(config), memory_tower_(memory_wire.substr(0, memory_wire.find('.'))) {
+            writes_mass ? std::vector<std::string>{concat("dec.h.", index + 1), concat("dec.mass.", index)}
+                        : std::vector<std::string>{concat("dec.h.", index + 1)}),
+      config_(config), memory_tower_(memory_wire.substr(0, memory_wire.find('.'))), writes_mass_(writes_mass) {
   const auto declare = [&](const std::string& name, std::vector<int64_t> shape, Init init, parallel::Split split) {
     return &use(store, concat("decoder.layer.", index, ".", name), std::move(shape), init, std::move(split));
   };
@@ -60,7 +61,13 @@ DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int
   mlp_ = feed_forward(config, config.decoder_layers, tensor_parallel::group_of(store), declare);
 }
 
-std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const { return layers::rows(pass, "dec", *attention_.norm, config_.width, attention_.group); }
+std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const {
+  std::vector<WireShape> out = layers::rows(pass, "dec", *attention_.norm, config_.width, attention_.group);
+  if (!writes_mass_) return out;
+  const int64_t* shape = pass.feed("candidate.shape").data_ptr<int64_t>();
+  out.push_back({{shape[0] * shape[1]}, parallel::wide_dtype(attention_.norm->value.scalar_type())});
+  return out;
+}
 
 std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor& states_MD) const {
   const at::Tensor kv = ops::column_linear(states_MD, cross_kv_->value, attention_.group.ranks)
@@ -87,11 +94,30 @@ at::Tensor DecoderLayer::cross_query(const at::Tensor& x_ND, int64_t num_rows) c
   return tensor_parallel::enter(normed, cross_q_->value, attention_.group, num_rows).view({num_rows, attention_.heads, config_.head_width});
 }
 
-at::Tensor DecoderLayer::cross_branch(const at::Tensor& x_ND, int64_t num_rows, const at::Tensor& k, const at::Tensor& v,
-                                      const ops::Segments& memory, const at::Tensor& bias_P) const {
-  const at::Tensor read_NHK = ops::attention(cross_query(x_ND, num_rows), k, v, memory, bias_P);
-  return tensor_parallel::leave(ops::linear(read_NHK.view({num_rows, attention_.heads * config_.head_width}), cross_out_->value),
+at::Tensor DecoderLayer::cross_branch(const at::Tensor& q_NHK, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
+                                      const at::Tensor& bias_P) const {
+  const at::Tensor read_NHK = ops::attention(q_NHK, k, v, memory, bias_P);
+  return tensor_parallel::leave(ops::linear(read_NHK.view({q_NHK.size(0), attention_.heads * config_.head_width}), cross_out_->value),
                                 attention_.group);
+}
+
+at::Tensor DecoderLayer::mass(const at::Tensor& q_NHK, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
+                              const at::Tensor& bias_P, const Pass& pass) const {
+  const at::NoGradGuard no_grad;
+  // Joint readings come first among the memory's sequences, and their documents first among its segments.
+  const at::Tensor& query_begin = pass.feed("mass.query_begin");
+  const int64_t sequences = query_begin.numel() - 1;
+  const at::Tensor segment_begin = memory.segment_begin.narrow(0, 0, sequences + 1);
+  const int64_t segments = segment_begin[sequences].item<int64_t>();
+  const ops::Segments joint{query_begin, segment_begin, memory.key_begin.narrow(0, 0, segments), memory.key_end.narrow(0, 0, segments), false};
+  const at::Tensor norm_MG = v.detach().to(parallel::wide_dtype(v.scalar_type())).norm(2, -1);
+  at::Tensor share_P = ops::attention_share(q_NHK.detach().index_select(0, pass.feed("mass.row")), k.detach(), joint,
+                                            bias_P.detach().narrow(0, 0, segments), norm_MG);
+  const at::Tensor& cell = pass.feed("candidate.cell");
+  const at::Tensor slot = share_P.index_select(0, pass.feed("memory.slot_segment").narrow(0, 0, cell.numel()));
+  const int64_t* shape = pass.feed("candidate.shape").data_ptr<int64_t>();
+  const at::Tensor cells = at::zeros({shape[0] * shape[1]}, slot.options()).index_copy(0, cell, slot);
+  return attention_.group.ranks == nullptr ? cells : tensor_parallel::reduce(cells, attention_.group.ranks) / attention_.group.ranks->size();
 }
 
 double DecoderLayer::forward_flops(const Pass& pass) const {
@@ -106,7 +132,7 @@ double DecoderLayer::forward_flops(const Pass& pass) const {
 }
 
 Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
-  at::Tensor x_ND = inputs[0];
+  at::Tensor x_ND = inputs[0], mass_BC;
   auto [q, k, v] = attention_.project(x_ND, pass.feed("dec.position"));
   if (pass.slice != nullptr) {
     k = pass.slice->extend(name() + ".k", k);
@@ -124,11 +150,15 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   if (reads_documents()) {
     const ops::Segments memory = segments_feed(pass, "memory", /*causal=*/false);
     const auto [mk, mv] = memory_of(inputs[1], pass);
-    const at::Tensor bias = segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks),
-                                         pass.feed("memory.slot_segment"), memory.num_segments());
-    x_ND = x_ND + drop(cross_branch(x_ND, q.size(0), mk, mv, memory, bias), ".cross");
+    const at::Tensor bias =
+        segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks), pass.feed("memory.slot_segment"), memory.num_segments());
+    const at::Tensor cross_q = cross_query(x_ND, q.size(0));
+    if (writes_mass_) mass_BC = mass(cross_q, mk, mv, memory, bias, pass);
+    x_ND = x_ND + drop(cross_branch(cross_q, mk, mv, memory, bias), ".cross");
   }
-  return {x_ND + drop(mlp_.branch(x_ND, q.size(0)), ".mlp")};
+  Tensors out{x_ND + drop(mlp_.branch(x_ND, q.size(0)), ".mlp")};
+  if (writes_mass_) out.push_back(mass_BC);
+  return out;
 }
 
 at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
@@ -138,7 +168,7 @@ at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position
   cache.k_MGK.index_copy_(0, rows_N, k);
   cache.v_MGK.index_copy_(0, rows_N, v);
   at::Tensor y_ND = x_ND + attention_.finish(ops::attention(q, cache.k_MGK, cache.v_MGK, self, self_bias_P));
-  if (reads_documents()) y_ND = y_ND + cross_branch(y_ND, y_ND.size(0), cache.memory_k_MGK, cache.memory_v, memory, bias_P);
+  if (reads_documents()) y_ND = y_ND + cross_branch(cross_query(y_ND, y_ND.size(0)), cache.memory_k_MGK, cache.memory_v, memory, bias_P);
   return y_ND + mlp_.branch(y_ND, y_ND.size(0));
 }
 

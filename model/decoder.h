@@ -24,10 +24,12 @@ struct LayerCache {
   at::Tensor memory_k_MGK, memory_v;  // the documents', null row last; fixed after the first step
 };
 
-// wire dec.h.{i} to dec.h.{i+1}; cross layers also read the memory wire and slot.log_prob.
+// wire dec.h.{i} to dec.h.{i+1}; cross layers also read the memory wire and slot.log_prob. With attention mass wanted they write
+// dec.mass.{i} [B * C], too: what each document receives of the joint readings' target rows, weighted by the norms of its values
+// and averaged over heads and rows; zero in cells without a document. No gradient. (Cells as in candidate.shape.)
 class DecoderLayer : public parallel::Block {
  public:
-  DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire);
+  DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire, bool writes_mass = false);
   parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
@@ -49,10 +51,13 @@ class DecoderLayer : public parallel::Block {
   std::pair<at::Tensor, at::Tensor> memory_of(const at::Tensor& states_MD,
                                               const parallel::Pass& pass) const;
   at::Tensor cross_query(const at::Tensor& x_ND, int64_t num_rows) const;  // [N, H, K]
-  at::Tensor cross_branch(const at::Tensor& x_ND, int64_t num_rows, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
+  at::Tensor cross_branch(const at::Tensor& q_NHK, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory,
                           const at::Tensor& bias_P) const;
+  at::Tensor mass(const at::Tensor& q_NHK, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory, const at::Tensor& bias_P,
+                  const parallel::Pass& pass) const;
   ModelConfig config_;
   std::string memory_tower_;
+  bool writes_mass_;
   SelfAttention attention_;
   FeedForward mlp_;
   const parallel::Parameter *cross_norm_ = nullptr, *cross_q_ = nullptr, *cross_kv_ = nullptr, *cross_out_ = nullptr,
@@ -63,7 +68,7 @@ class DecoderLayer : public parallel::Block {
 // of the input's documents. A position whose predecessors are the tokens just written gets a learned bonus (an induction
 // head by construction), so copying works for names never seen. What is pointed at also informs the generator and the
 // gate: that is how the end of a copied name is seen. Reads dec.states and, with the copy head, the memory wire and
-// slot.log_prob; writes loss.reader (sum of -log p(target) / loss.tokens, fp64) and target.log_prob [M].
+// slot.log_prob; writes loss.reader (sum of -log p(target) / loss.tokens over joint readings, fp64) and target.log_prob [M].
 class Head : public parallel::Block {
  public:
   Head(parallel::ParameterStore& store, const ModelConfig& config, const std::string& memory_wire);

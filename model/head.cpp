@@ -102,7 +102,8 @@ Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
                                pointed.log_copy_R.index_select(0, cell_M) + copy_M.clamp_min(1e-30).log());
   }
   // A scalar in fp64: the sum over microbatches then does not depend on how the batch was cut.
-  return {-(log_prob_M.to(at::kDouble).sum() / pass.feed("loss.tokens").to(log_prob_M.device())), log_prob_M};
+  const at::Tensor joint = log_prob_M.narrow(0, 0, *pass.feed("loss.rows").data_ptr<int64_t>());
+  return {-(joint.to(at::kDouble).sum() / pass.feed("loss.tokens").to(log_prob_M.device())), log_prob_M};
 }
 
 at::Tensor Head::log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,

@@ -7,8 +7,8 @@
 
 namespace contexture::model {
 
-Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp, bool shares_rows)
-    : config_(config), store_(std::move(tp), shares_rows) {
+Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp, bool shares_rows, const ObjectiveOptions& objectives)
+    : config_(config), objectives_(objectives), store_(std::move(tp), shares_rows) {
   config.validate();
   config.validate_split(store_.part().size);
   const std::string documents = "encoder";
@@ -19,6 +19,7 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
     blocks_.push_back(std::make_unique<Pool>(store_, config, tower, tower == "query" ? queries : documents));
   }
   blocks_.push_back(std::make_unique<Score>(store_, config));
+  if (objectives.any()) blocks_.push_back(std::make_unique<Candidates>(store_, config, objectives));
   memory_wire_ = "doc.states";
   if (config.fusion == "fid") {
     add_tower("reader", documents, documents + ".role.reader");
@@ -28,8 +29,11 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
   auto embed = std::make_unique<Embed>(store_, config, "dec", "");
   decoder_embed_ = embed.get();
   blocks_.push_back(std::move(embed));
+  std::vector<std::string> mass_wires;
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    auto layer = std::make_unique<DecoderLayer>(store_, config, i, memory_wire_);
+    const bool writes_mass = objectives.weight("adist") > 0 && config.reads_documents(i);
+    if (writes_mass) mass_wires.push_back(concat("dec.mass.", i));
+    auto layer = std::make_unique<DecoderLayer>(store_, config, i, memory_wire_, writes_mass);
     decoder_layers_.push_back(layer.get());
     blocks_.push_back(std::move(layer));
   }
@@ -39,6 +43,7 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
   auto head = std::make_unique<Head>(store_, config, memory_wire_);
   head_ = head.get();
   blocks_.push_back(std::move(head));
+  if (objectives.any()) blocks_.push_back(std::make_unique<ObjectiveLoss>(objectives, mass_wires));
   executor_ = std::make_unique<parallel::Executor>(blocks_);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/decoder.h"
+#include "model/objective_loss.h"
 #include "parallel/executor.h"
 
 namespace contexture::model {
@@ -13,10 +14,12 @@ namespace contexture::model {
 class Model {
  public:
   // tp: the group that shares every layer (tensor parallelism); null: none. shares_rows: and the rows between its branches (sequence
-  // parallelism). Throws UsageError when the config is invalid.
-  explicit Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp = nullptr, bool shares_rows = false);
+  // parallelism). objectives: what a training run wants besides the reader's loss. Throws UsageError when the config is invalid.
+  explicit Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> tp = nullptr, bool shares_rows = false,
+                 const ObjectiveOptions& objectives = {});
 
   const ModelConfig& config() const { return config_; }
+  const ObjectiveOptions& objectives() const { return objectives_; }
   const parallel::BlockList& blocks() const { return blocks_; }
   parallel::ParameterStore& parameters() { return store_; }
   const parallel::ParameterStore& parameters() const { return store_; }
@@ -48,6 +51,7 @@ class Model {
  private:
   void add_tower(const std::string& tower, const std::string& prefix, const std::string& role);
   ModelConfig config_;
+  ObjectiveOptions objectives_;
   parallel::ParameterStore store_;
   parallel::BlockList blocks_;
   std::unique_ptr<parallel::Executor> executor_;

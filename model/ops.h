@@ -70,9 +70,11 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
                      const Segments& segments, const at::Tensor& bias_P = {});
 
 // The share of attention each segment receives, averaged over heads and over the sequence's
-// queries: [P], fp32. No gradient. For answers with sources.
+// queries: [P], fp32 or wider. No gradient. weight_MG (optional): what a key's attention counts,
+// else 1. For answers with sources, and for attention distillation.
 at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
-                           const Segments& segments, const at::Tensor& bias_P = {});
+                           const Segments& segments, const at::Tensor& bias_P = {},
+                           const at::Tensor& weight_MG = {});
 
 namespace reference {  // plain ATen compositions; any device, autograd of any order; slow and
                        // obviously right

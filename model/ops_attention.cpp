@@ -161,21 +161,31 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
 }
 
 at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
-                           const Segments& segments, const at::Tensor& bias_P) {
+                           const Segments& segments, const at::Tensor& bias_P,
+                           const at::Tensor& weight_MG) {
   const at::NoGradGuard no_grad;
   internal::check_attention(q_NHK, k_MGK, k_MGK, segments, bias_P);
   const SegmentsView view(segments, q_NHK.size(0), k_MGK.size(0));
-  const auto shares = at::zeros({view.num_segments}, q_NHK.options().dtype(at::kFloat));
+  const auto shares =
+      at::zeros({view.num_segments}, q_NHK.options().dtype(internal::wide_type(q_NHK)));
   const int64_t repeats = q_NHK.size(1) / k_MGK.size(1);
   for (int64_t s = 0; s < view.num_sequences; ++s) {
     const auto q_HQK = q_NHK.slice(0, view.query_begin[s], view.query_begin[s + 1]).transpose(0, 1);
     std::vector<at::Tensor> logits;  // of each segment, [H, queries, keys]
+    std::vector<at::Tensor> weights;  // [H, 1, keys]
     for (int64_t p = view.segment_begin[s]; p < view.segment_begin[s + 1]; ++p) {
       const auto k_HKM = k_MGK.slice(0, view.key_begin[p], view.key_end[p])
                              .repeat_interleave(repeats, 1)
                              .permute({1, 2, 0});
       auto scores = at::matmul(q_HQK, k_HKM).to(internal::wide_type(q_NHK)) /
                     std::sqrt(double(q_NHK.size(2)));
+      if (weight_MG.defined()) {
+        weights.push_back(weight_MG.slice(0, view.key_begin[p], view.key_end[p])
+                              .repeat_interleave(repeats, 1)
+                              .t()
+                              .unsqueeze(1)
+                              .to(scores.scalar_type()));
+      }
       logits.push_back(bias_P.defined() ? scores + bias_P[p].to(scores.scalar_type()) : scores);
     }
     if (logits.empty() || q_HQK.size(1) == 0) continue;
@@ -189,6 +199,7 @@ at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
     } else {
       all = at::softmax(all, 2);
     }
+    if (weight_MG.defined()) all = all * at::cat(weights, 2);
     const auto weight_M = all.mean(at::IntArrayRef{0, 1});
     int64_t key = 0;
     for (int64_t p = view.segment_begin[s]; p < view.segment_begin[s + 1]; ++p) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/did_you_mean.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -19,19 +20,82 @@ at::Tensor to_float(const at::Tensor& t) { return t.to(at::kCPU, at::kFloat).con
 void RetrieverConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(documents >= 0, "retriever.documents=", documents, " must not be negative.");
   CONTEXTURE_USAGE_REQUIRE(refresh_every >= 0, "retriever.refresh_every=", refresh_every, " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(refresh_lag >= 0 && (refresh_lag == 0 || refresh_lag <= refresh_every), "retriever.refresh_lag=",
-                           refresh_lag, " must lie between 0 and retriever.refresh_every=", refresh_every,
+  CONTEXTURE_USAGE_REQUIRE(refresh_every == 0 || refresh_schedule.empty(), "retriever.refresh_every=", refresh_every,
+                           " and retriever.refresh_schedule=", refresh_schedule, " both say when. Keep one.");
+  const int64_t shortest = schedule().shortest();
+  CONTEXTURE_USAGE_REQUIRE(refresh_lag >= 0 && (refresh_lag == 0 || refresh_lag <= shortest), "retriever.refresh_lag=",
+                           refresh_lag, " must lie between 0 and the steps between two refreshes, ", shortest,
                            ": one refresh must be swapped in before the next starts.");
+  CONTEXTURE_USAGE_REQUIRE(partial_every >= 0 && partial_documents >= 0 && (partial_every > 0) == (partial_documents > 0),
+                           "retriever.partial_every=", partial_every, " and retriever.partial_documents=", partial_documents,
+                           " go together: set both, or neither.");
+  CONTEXTURE_USAGE_REQUIRE(partial_every == 0 || refresh_lag == 0, "retriever.partial_every=", partial_every, " and retriever.refresh_lag=",
+                           refresh_lag, ": a late refresh would put older vectors over newer ones. Set one of them to 0.");
+  CONTEXTURE_USAGE_REQUIRE(overretrieve == 0 || overretrieve >= documents, "retriever.overretrieve=", overretrieve,
+                           " is less than retriever.documents=", documents, ". Raise it, or set it to 0.");
+  const std::vector<std::string>& computed = model::ObjectiveOptions::names();
+  std::vector<std::string> known{"reader", "attentive", "contrastive"};
+  known.insert(known.end(), computed.begin(), computed.end());
+  for (const auto& [name, value] : objectives) {
+    CONTEXTURE_USAGE_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), "retriever.objectives names '", name,
+                             "', which is no objective.", did_you_mean_hint(name, known));
+    CONTEXTURE_USAGE_REQUIRE(value >= 0, "retriever.objectives.", name, "=", value, " must not be negative.");
+    const bool reads = std::find(computed.begin(), computed.end(), name) != computed.end();
+    CONTEXTURE_USAGE_REQUIRE(!reads || value == 0 || documents > 0, "retriever.objectives.", name, "=", value,
+                             " is about retrieved documents, but retriever.documents=0.");
+    const bool distils = name == "emdr2" || name == "pdist" || name == "loop" || name == "adist";
+    CONTEXTURE_USAGE_REQUIRE(!distils || value == 0 || !frozen, "retriever.objectives.", name, "=", value,
+                             " trains nothing but the retriever, and retriever.frozen=true. Drop one.");
+  }
+  for (const char* name : {"attentive", "adist"}) {
+    CONTEXTURE_USAGE_REQUIRE(weight(name) == 0 || weight("reader") > 0, "retriever.objectives.", name, "=", weight(name),
+                             " is about the reader of all documents at once, which has no weight here (rag_sequence, rag_token and "
+                             "realm read one at a time). Set retriever.objectives.reader=1, or drop ", name, ".");
+  }
+  CONTEXTURE_USAGE_REQUIRE(weight("reader") + weight("rag_sequence") + weight("rag_token") + weight("realm") + weight("contrastive") > 0,
+                           "retriever.objectives train neither a reader nor, by contrast, a retriever. Give one of reader, rag_sequence, "
+                           "rag_token, realm or contrastive a weight.");
+  CONTEXTURE_USAGE_REQUIRE(hard_negatives >= 0 && (hard_negatives == 0 || documents > 0), "retriever.hard_negatives=", hard_negatives,
+                           " must not be negative, and needs retriever.documents above 0: they come with the documents' search.");
+  CONTEXTURE_USAGE_REQUIRE(false_negatives == "gold" || false_negatives == "answer", "retriever.false_negatives=", false_negatives,
+                           " is not known. Use gold or answer.");
+  CONTEXTURE_USAGE_REQUIRE(likelihood == "token" || likelihood == "sequence", "retriever.likelihood=", likelihood,
+                           " is not known. Use token or sequence.");
+  CONTEXTURE_USAGE_REQUIRE(target_temperature > 0, "retriever.target_temperature=", target_temperature, " must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(kl_reduction == "batchmean" || kl_reduction == "mean", "retriever.kl_reduction=", kl_reduction,
+                           " is not known. Use batchmean or mean.");
+}
+
+RefreshSchedule RetrieverConfig::schedule() const {
+  return refresh_schedule.empty() ? RefreshSchedule::every(refresh_every) : RefreshSchedule::parse(refresh_schedule);
+}
+
+double RetrieverConfig::weight(const std::string& objective) const {
+  if (const auto it = objectives.find(objective); it != objectives.end()) return it->second;
+  if (objective != "reader") return 0.0;
+  return weight("rag_sequence") + weight("rag_token") + weight("realm") > 0 ? 0.0 : 1.0;
+}
+
+model::ObjectiveOptions RetrieverConfig::objective_options() const {
+  model::ObjectiveOptions options;
+  for (const std::string& name : model::ObjectiveOptions::names()) options.weights[name] = weight(name);
+  options.target = {likelihood == "sequence", target_temperature};
+  options.kl_mean = kl_reduction == "mean";
+  options.trains_retriever = !frozen;
+  options.joint = weight("reader") > 0;
+  return options;
 }
 
 Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
                      const std::optional<State>& state, bool holds_index)
-    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), holds_index_(holds_index) {
+    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), holds_index_(holds_index), schedule_(config.schedule()) {
+  if (counts()) retrieved_U_ = at::zeros({documents.size()}, at::kLong);
   if (!state) {
     install(embed_all(), 0);
     return;
   }
   install(state->vectors_UE, state->refreshed_at);
+  if (counts() && state->retrieved_U.defined() && state->retrieved_U.numel() == documents.size()) retrieved_U_.copy_(state->retrieved_U);
   pending_since_ = state->pending_since;
   if (!pending_since_) return;
   std::promise<at::Tensor> done;
@@ -67,18 +131,82 @@ std::vector<Ranking> Retriever::search(const at::Tensor& query_BE, int64_t k) co
   return index_->search(floats(queries), k);
 }
 
-void Retriever::refresh_now(int64_t step) { install(embed_all(), step); }
+std::vector<Ranking> Retriever::look_up(const at::Tensor& query_BE, int64_t k) {
+  probe_BE_ = query_BE;
+  return search(query_BE, k);
+}
+
+void Retriever::count(const at::Tensor& rows) {
+  const at::Tensor found = rows.reshape(-1).masked_select(rows.reshape(-1).ge(0));
+  retrieved_U_.index_add_(0, found, at::ones_like(found));
+}
+
+at::Tensor Retriever::stored() const {
+  if (vectors_UE_.defined()) return vectors_UE_;
+  const std::vector<float> vectors = index_->vectors();
+  return at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
+}
+
+void Retriever::measured(const std::vector<int64_t>& rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change) {
+  if (!holds_index_) return change();
+  Staleness found;
+  found.steps = steps;
+  at::Tensor old_RE = stored();
+  if (!rows.empty()) old_RE = old_RE.index_select(0, at::tensor(at::ArrayRef<int64_t>(rows), at::kLong));
+  // Embeddings have unit length.
+  found.cosine = (old_RE.to(at::kDouble) * fresh_RE.to(at::kDouble)).sum(1).mean().item<double>();
+  const int64_t k = std::max<int64_t>(1, config_.documents);
+  const bool probe = probe_BE_.defined() && probe_BE_.size(0) > 0;
+  const std::vector<Ranking> before = probe ? search(probe_BE_, k) : std::vector<Ranking>();
+  change();
+  if (probe) found.recall = overlap(before, search(probe_BE_, k));
+  staleness_ = found;
+}
+
+void Retriever::refresh_now(int64_t step) {
+  const at::Tensor fresh = embed_all();
+  measured({}, fresh, step - refreshed_at_, [&] { install(fresh, step); });
+}
+
+void Retriever::refresh_partly(int64_t step) {
+  // The most retrieved first; of equals, the one that stands first in the corpus.
+  const at::Tensor order = std::get<1>(retrieved_U_.sort(/*stable=*/true, 0, /*descending=*/true));
+  std::vector<int64_t> rows;
+  std::vector<const model::Sequence*> sequences;
+  for (int64_t i = 0; i < std::min(config_.partial_documents, order.numel()); ++i) {
+    const int64_t row = order.data_ptr<int64_t>()[i];
+    if (retrieved_U_.data_ptr<int64_t>()[row] == 0) break;
+    rows.push_back(row);
+    sequences.push_back(&documents_->sequence(row));
+  }
+  retrieved_U_.zero_();
+  if (rows.empty()) return;
+  const at::Tensor fresh_RE = to_float(embed_(sequences));
+  measured(rows, fresh_RE, step - refreshed_at_, [&] {
+    if (!holds_index_) return;
+    if (!vectors_UE_.defined()) return index_->replace(rows, floats(fresh_RE));
+    // Trained anew, as after a resume: the index is a function of its vectors.
+    const at::Tensor all = vectors_UE_.clone();
+    all.index_copy_(0, at::tensor(at::ArrayRef<int64_t>(rows), at::kLong), fresh_RE);
+    install(all, refreshed_at_);
+  });
+}
 
 bool Retriever::after_step(int64_t step) {
   bool changed = false;
   if (pending_since_ && step >= *pending_since_ + config_.refresh_lag) {
-    install(pending_.get(), *pending_since_);  // waits if the thread is late: the step of the swap is fixed
+    const at::Tensor fresh = pending_.get();  // waits if the thread is late: the step of the swap is fixed
+    measured({}, fresh, *pending_since_ - refreshed_at_, [&] { install(fresh, *pending_since_); });
     pending_since_.reset();
     pending_ = {};
     snapshot_.reset();
     changed = true;
   }
-  if (config_.refresh_every == 0 || step % config_.refresh_every != 0) return changed;
+  if (!schedule_.due(step)) {
+    if (!counts() || step % config_.partial_every != 0) return changed;
+    refresh_partly(step);
+    return true;
+  }
   if (config_.refresh_lag == 0) {
     refresh_now(step);
     return true;
@@ -91,7 +219,7 @@ bool Retriever::after_step(int64_t step) {
     pending_ = done.get_future().share();
     return changed;
   }
-  snapshot_ = std::make_unique<model::Model>(whole_->config());
+  snapshot_ = std::make_unique<model::Model>(whole_->config(), nullptr, false, whole_->objectives());
   snapshot_->materialise(whole_->dtype(), whole_->device(), 0);
   snapshot_->parameters().copy_values_from(whole_->parameters());
   pending_ = std::async(std::launch::async, [this] { return to_float(snapshot_->embed("doc", documents_->all())); }).share();
@@ -109,11 +237,8 @@ Retriever::State Retriever::state() const {
   state.refreshed_at = refreshed_at_;
   state.pending_since = pending_since_;
   if (pending_since_) state.pending_UE = pending_.get();
-  state.vectors_UE = vectors_UE_;
-  if (!state.vectors_UE.defined() && holds_index_) {
-    const std::vector<float> vectors = index_->vectors();
-    state.vectors_UE = at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
-  }
+  if (holds_index_) state.vectors_UE = stored();
+  state.retrieved_U = retrieved_U_;
   return state;
 }
 

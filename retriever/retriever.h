@@ -3,6 +3,7 @@
 // stated number of steps later, waiting if late, so that a resumed run retrieves the same documents.
 #pragma once
 #include <functional>
+#include <map>
 #include <future>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "model/model.h"
 #include "retriever/documents.h"
 #include "retriever/index.h"
+#include "retriever/refresh.h"
 
 namespace contexture::retriever {
 
@@ -18,12 +20,20 @@ struct RetrieverConfig {
   std::string search;
   int64_t documents = 2;
   int64_t refresh_every = 0;
+  std::string refresh_schedule;
   int64_t refresh_lag = 0;
+  int64_t partial_every = 0;
+  int64_t partial_documents = 0;
+  int64_t overretrieve = 0;
   bool frozen = false;
   bool gold = true;
   bool group_lookup = false;
-  double contrastive_weight = 1.0;
-  double attentive_weight = 1.0;
+  std::map<std::string, double> objectives{{"attentive", 1.0}, {"contrastive", 1.0}};
+  std::string likelihood = "token";
+  double target_temperature = 1.0;
+  int64_t hard_negatives = 0;
+  std::string false_negatives = "gold";
+  std::string kl_reduction = "batchmean";
 
   template <typename Visitor>
   void for_each(Visitor&& visit) {
@@ -31,14 +41,29 @@ struct RetrieverConfig {
     visit("search", search, "FAISS search parameters, such as nprobe=16");
     visit("documents", documents, "documents each input reads (k); 0: closed book");
     visit("refresh_every", refresh_every, "steps between refreshes of the index; 0: never after the first");
+    visit("refresh_schedule", refresh_schedule, "the same by range of steps, as in 0-100:10,100-100000:500; empty: refresh_every");
     visit("refresh_lag", refresh_lag, "0: refresh between two steps; N: on a thread from a snapshot, swapped in N steps after its start");
+    visit("partial_every", partial_every, "steps between refreshes of the most retrieved documents alone; 0: never");
+    visit("partial_documents", partial_documents, "how many documents a partial refresh embeds anew");
+    visit("overretrieve", overretrieve, "documents that the index proposes, to be ranked again by the present encoder; 0: as many as are needed, ranked by the index");
     visit("frozen", frozen, "no gradient reaches the retrieval embedding (retrieval from the initial encoder)");
     visit("gold", gold, "a training input always reads a gold document, beside retrieved ones");
     visit("group_lookup", group_lookup, "examples of a group (data.group_size) read what its first example retrieved, so that fewer documents are encoded");
-    visit("contrastive_weight", contrastive_weight, "weight of the supervised contrastive loss over the global batch");
-    visit("attentive_weight", attentive_weight, "weight of the reader's gradient on the retrieval scores (the language-model loss trains the retriever)");
+    visit("objectives", objectives, "weights of what is trained: reader, attentive, contrastive, rag_sequence, rag_token, realm, emdr2, pdist, loop, adist (docs/retrieval.md)");
+    visit("likelihood", likelihood, "emdr2, pdist, loop: token (mean over the target) or sequence (sum)");
+    visit("target_temperature", target_temperature, "pdist, loop, adist: divides what the target is a softmax of");
+    visit("hard_negatives", hard_negatives, "documents ranked high by the index, gold ones apart, that each input's contrastive loss sees besides those read");
+    visit("false_negatives", false_negatives, "no negatives: gold (an input's gold documents) or answer (also documents whose text holds an answer)");
+    visit("kl_reduction", kl_reduction, "pdist, loop, adist: batchmean, or mean, which also divides by the number of documents");
   }
   void validate() const;
+  // 0 where not named. The reader's own loss, over all documents at once, counts 1 unless named, and nothing beside
+  // rag_sequence, rag_token and realm, which are losses of a reader themselves.
+  double weight(const std::string& objective) const;
+  double attentive_weight() const { return frozen ? 0.0 : weight("attentive"); }
+  double contrastive_weight() const { return frozen ? 0.0 : weight("contrastive"); }
+  RefreshSchedule schedule() const;
+  model::ObjectiveOptions objective_options() const;  // what the model's loss blocks need
 };
 
 class Retriever {
@@ -51,6 +76,7 @@ class Retriever {
     at::Tensor vectors_UE;                 // [documents, E] fp32
     std::optional<int64_t> pending_since;  // a refresh that had started
     at::Tensor pending_UE;                 // and what it came to
+    at::Tensor retrieved_U;                // how often each document was, since the last partial refresh; undefined without these
   };
 
   // Builds the first index from the current weights, or from a checkpoint's state. whole: the model, where this process has all of it: a
@@ -63,6 +89,12 @@ class Retriever {
   // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index is held.
   std::vector<Ranking> search(const at::Tensor& query_BE, int64_t k) const;
 
+  // The same, remembering the queries: staleness is measured with them. For the training loop.
+  std::vector<Ranking> look_up(const at::Tensor& query_BE, int64_t k);
+  // Counts rows (negative ones are none) as retrieved, on all ranks alike, where partial refreshes need to know.
+  bool counts() const { return config_.partial_every > 0; }
+  void count(const at::Tensor& rows);
+
   // Call once after each optimizer step, with the number of steps done. True when the index changed.
   bool after_step(int64_t step);
   void refresh_now(int64_t step);
@@ -71,6 +103,8 @@ class Retriever {
   void update(int64_t row);
 
   int64_t refreshed_at() const { return refreshed_at_; }  // step whose weights made the vectors
+  // Of the last refresh in this process, whole or partial; none before it, or where the index is not held.
+  const std::optional<Staleness>& staleness() const { return staleness_; }
   bool holds_index() const { return holds_index_; }
   const Index& index() const { return *index_; }
   State state() const;  // waits for a refresh on the thread
@@ -78,6 +112,10 @@ class Retriever {
  private:
   at::Tensor embed_all() const;
   void install(const at::Tensor& vectors_UE, int64_t step);
+  void refresh_partly(int64_t step);
+  // Replaces vectors by `change` and measures what that did. rows: those that change; empty: all.
+  void measured(const std::vector<int64_t>& rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change);
+  at::Tensor stored() const;  // [U, E]
 
   RetrieverConfig config_;
   const Documents* documents_;
@@ -87,6 +125,10 @@ class Retriever {
   std::unique_ptr<Index> index_;
   at::Tensor vectors_UE_;  // what index_ was made from, where it keeps less than that (a compressing factory); else undefined
   int64_t refreshed_at_ = 0;
+  RefreshSchedule schedule_;
+  at::Tensor retrieved_U_;  // int64, since the last partial refresh
+  at::Tensor probe_BE_;     // the last step's queries
+  std::optional<Staleness> staleness_;
   std::optional<int64_t> pending_since_;
   std::unique_ptr<model::Model> snapshot_;
   std::shared_future<at::Tensor> pending_;

@@ -77,7 +77,7 @@ Json bench_training(const BenchShape& shape, const std::string& fusion, const st
   config.model.fusion = fusion;
   config.model.pooling = "mean";
   config.train.precision = precision;
-  config.retriever.contrastive_weight = 0.5;
+  config.retriever.objectives["contrastive"] = 0.5;
   model::Model model(config.model);
   model.materialise(precision_of(precision), at::kCPU, 1);
   parallel::Engine engine(config.parallel, {}, parallel::placement_for(config.parallel, model.blocks(), {}), model.blocks(), model.parameters());

@@ -12,11 +12,23 @@ void RunConfig::validate() const {
   model.validate();
   model.validate_split(parallel.tp);
   retriever.validate();
+  for (const char* name : {"rag_sequence", "rag_token", "realm"}) {
+    CONTEXTURE_USAGE_REQUIRE(retriever.weight(name) == 0 || model.fusion != "fid", "retriever.objectives.", name, "=",
+                             retriever.weight(name), " sums over documents read one at a time, but model.fusion=fid is a decoder that "
+                             "reads all at once. Use fusion=memory or prefix, or emdr2, pdist, loop or adist.");
+  }
+  CONTEXTURE_USAGE_REQUIRE(retriever.weight("adist") == 0 || model.fusion != "prefix", "retriever.objectives.adist=",
+                           retriever.weight("adist"), " needs cross-attention, which model.fusion=prefix has none of. Use memory or fid.");
+  CONTEXTURE_USAGE_REQUIRE(retriever.objective_options().used().empty() || (parallel.token_slices == 1 && parallel.encode_once == "microbatch"),
+                           "retriever.objectives names ", retriever.objective_options().used().empty() ? "" : retriever.objective_options().used().front(),
+                           ", which reads documents apart, but parallel.token_slices=", parallel.token_slices, " and encode_once=", parallel.encode_once,
+                           ": objectives beyond attentive and contrastive need token_slices=1 and encode_once=microbatch.");
   parallel.validate();
   optimizer.validate();
   data.augment.validate();
   data.document_augment.validate();
   data.counterfactual.validate();
+  generate_options().validate();
   precision_of(train.precision);
   train.loss_scale.validate();
   data::BadRecords::parse_policy(data.bad_records);
@@ -42,6 +54,21 @@ void RunConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(data.tokenizer_options.vocab_size == model.vocab || !data.tokenizer.empty(), "model.vocab=",
                            model.vocab, " but data.tokenizer_options.vocab_size=", data.tokenizer_options.vocab_size,
                            ". Set both to the same number.");
+}
+
+eval::GenerateOptions RunConfig::generate_options() const {
+  eval::GenerateOptions out;
+  out.decoder = eval.decoder;
+  if (eval.decoder == "auto") {
+    out.decoder = "joint";
+    for (const char* name : {"rag_token", "rag_sequence"}) {
+      if (retriever.weight("reader") == 0 && retriever.weight(name) > 0) out.decoder = name;
+    }
+  }
+  out.beams = eval.beams;
+  out.thorough = eval.thorough;
+  out.max_new_tokens = eval.max_new_tokens;
+  return out;
 }
 
 at::ScalarType precision_of(const std::string& name) {

@@ -6,6 +6,7 @@
 #include "data/augment.h"
 #include "data/counterfactual.h"
 #include "data/tokenizer.h"
+#include "eval/generate.h"
 #include "model/config.h"
 #include "parallel/config.h"
 #include "retriever/retriever.h"
@@ -45,6 +46,8 @@ struct DataConfig {
   std::string pairs;
   int64_t pairs_per_step = 0;
   std::vector<std::string> pair_kinds;
+  int64_t inverse_cloze_per_step = 0;
+  int64_t picture_text_per_step = 0;
   double patchwork_probability = 0.0;
   std::string dev;
   std::string test;
@@ -73,6 +76,8 @@ struct DataConfig {
     visit("pairs", pairs, "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below data.root; empty: none");
     visit("pairs_per_step", pairs_per_step, "picture pairs added to each step's contrastive loss; nothing reads them");
     visit("pair_kinds", pair_kinds, "only pairs of these kinds; empty: all");
+    visit("inverse_cloze_per_step", inverse_cloze_per_step, "pairs added to each step's contrastive loss: a sentence, and the document it was taken out of");
+    visit("picture_text_per_step", picture_text_per_step, "pairs added to each step's contrastive loss: a document's picture, and its text");
     visit("patchwork_probability", patchwork_probability, "chance that a picture pair is joined from two: a part of one identity in the other, in both styles alike");
     visit("dev", dev, "examples to evaluate on while training, below data.root; empty: none");
     visit("test", test, "examples for the final evaluation, below data.root; empty: none");
@@ -122,6 +127,9 @@ struct EvalConfig {
   int64_t batch_size = 64;
   int64_t documents = 0;
   int64_t max_new_tokens = 24;
+  std::string decoder = "auto";
+  int64_t beams = 1;
+  bool thorough = true;
   std::vector<std::string> types;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
@@ -130,6 +138,9 @@ struct EvalConfig {
     visit("batch_size", batch_size, "examples decoded together");
     visit("documents", documents, "documents read when evaluating; 0: retriever.documents");
     visit("max_new_tokens", max_new_tokens, "longest answer");
+    visit("decoder", decoder, "joint (all documents at once), rag_token, rag_sequence, or auto: what the run's objectives train");
+    visit("beams", beams, "hypotheses of the beam search; 1: greedy");
+    visit("thorough", thorough, "rag_sequence: score every answer found under every document; false: only where it was found");
     visit("types", types, "only examples of these types; empty: all");
   }
 };
@@ -172,6 +183,7 @@ struct RunConfig {
     visit("checkpoint", checkpoint, "checkpoints");
   }
   void validate() const;  // throws UsageError naming keys and values
+  eval::GenerateOptions generate_options() const;  // as eval.* says
 };
 
 // fp32, bf16, fp16 or fp64 as a dtype; auto asks the processor.

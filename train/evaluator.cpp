@@ -112,9 +112,7 @@ std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector
       }
       batch.inputs.push_back(std::move(input));
     }
-    eval::GenerateOptions options;
-    options.max_new_tokens = config_->eval.max_new_tokens;
-    std::vector<eval::Generated> generated = eval::generate(*model_, batch, options);
+    std::vector<eval::Generated> generated = eval::generate(*model_, batch, config_->generate_options());
     for (size_t i = begin; i < end; ++i) {
       out[i].generated = std::move(generated[i - begin]);
       out[i].answer = encoder_->tokenizer().decode(out[i].generated.tokens);

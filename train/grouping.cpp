@@ -13,21 +13,20 @@ double rows_of(const RunConfig& config, const model::Sequence& sequence) {
          static_cast<double>(sequence.patches ? config.model.num_patches() : 0);
 }
 
-// The documents of every replica's inputs, on all of them.
-void share_documents(const RunConfig& config, const parallel::Engine& engine, Lookup& lookup) {
+// The rows (at most k) of every replica's inputs, on all of them.
+void share_rows(const RunConfig& config, const parallel::Engine& engine,
+                std::vector<std::vector<int64_t>>& rows, int64_t k) {
   if (engine.groups().dp == nullptr) return;
-  const auto [begin, end] = share_of(config, engine.groups()).mine(lookup.documents.size());
-  const int64_t k = config.retriever.documents;
+  const auto [begin, end] = share_of(config, engine.groups()).mine(rows.size());
   const at::Tensor mine = at::full({static_cast<int64_t>(end - begin), k}, -1, at::kLong);
   for (size_t i = begin; i < end; ++i) {
-    for (size_t s = 0; s < lookup.documents[i].size(); ++s)
-      mine[i - begin][s] = lookup.documents[i][s];
+    for (size_t s = 0; s < rows[i].size(); ++s) mine[i - begin][s] = rows[i][s];
   }
   const at::Tensor all = engine.gather_rows(mine);
   const auto cells = all.accessor<int64_t, 2>();
-  for (size_t i = 0; i < lookup.documents.size(); ++i) {
-    lookup.documents[i].clear();
-    for (int64_t s = 0; s < k && cells[i][s] >= 0; ++s) lookup.documents[i].push_back(cells[i][s]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].clear();
+    for (int64_t s = 0; s < k && cells[i][s] >= 0; ++s) rows[i].push_back(cells[i][s]);
   }
 }
 
@@ -44,7 +43,10 @@ void group(const RunConfig& config, Session& session, PreparedStep& step, Lookup
   const Share share = share_of(config, session.engine().groups());
   if (config.data.assembly != "grouped" || share.total() == 1 || config.retriever.documents == 0)
     return;
-  share_documents(config, session.engine(), lookup);
+  share_rows(config, session.engine(), lookup.documents, config.retriever.documents);
+  if (config.retriever.hard_negatives > 0) {
+    share_rows(config, session.engine(), lookup.negatives, config.retriever.hard_negatives);
+  }
   retriever::AssemblyProblem problem;
   problem.documents = lookup.documents;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
@@ -62,6 +64,7 @@ void group(const RunConfig& config, Session& session, PreparedStep& step, Lookup
   const std::vector<size_t> order = retriever::group_by_documents(problem).order;
   reorder(step.inputs, order);
   reorder(lookup.documents, order);
+  reorder(lookup.negatives, order);
   reorder(lookup.rankings, order);
 }
 

@@ -121,12 +121,13 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
       input.documents.push_back(static_cast<int32_t>(i / config.data.group_size * k + s));
   }
   out.global_target_tokens = out.target_tokens();
+  out.readings = config.retriever.objective_options().readings();
   return out;
 }
 
 Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed) {
   const model::Microbatch microbatch = typical_microbatch(config);
-  model::Model model(config.model);  // of its own: blocks are given memory one by one
+  model::Model model(config.model, nullptr, false, shapes.objectives());  // of its own: blocks are given memory one by one
   parallel::TraceOptions options;
   options.model = concat("width ", config.model.width, ", ", config.model.encoder_layers, " + ",
                          config.model.decoder_layers, " layers, ", config.model.fusion);

@@ -25,6 +25,7 @@ Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t ste
                                              assemble(config, share, session.documents(), step, lookup));
     out.losses.push_back(stats.loss);
     out.contrastive.push_back(stats.contrastive);
+    for (const auto& [name, value] : stats.objectives) out.objectives.push_back(value);
     for (const auto& p : session.model().parameters().all()) {
       if (s > 0 || !p->trainable) continue;
       const parallel::Shard* shard = engine.sharding().find(*p);
@@ -50,6 +51,7 @@ Difference compare(const Outcome& want, const Outcome& got) {
   };
   scalars(want.losses, got.losses);
   scalars(want.contrastive, got.contrastive);
+  scalars(want.objectives, got.objectives);
   scalars(want.grad_norms, got.grad_norms);
   double worst = -1.0;
   const auto tensors = [&](const parallel::NamedTensors& a, const parallel::NamedTensors& b, double& most) {

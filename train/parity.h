@@ -12,6 +12,7 @@ namespace contexture::train {
 // What the first steps of a run came to: the same things whatever the layout.
 struct Outcome {
   std::vector<double> losses, contrastive, grad_norms;  // one a step
+  std::vector<double> objectives;                       // of all steps, one after another
   parallel::NamedTensors gradients;                     // of the first step, before clipping; logical
   parallel::NamedTensors parameters;                    // after the last step; logical
 };

@@ -38,7 +38,8 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   CONTEXTURE_USAGE_REQUIRE(tokenizer_->vocab_size() == config_.model.vocab, "model.vocab=", config_.model.vocab, " but ",
                            tokenizer_path, " has ", tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
-  model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence);
+  model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence,
+                                          config_.retriever.objective_options());
   parallel::Placement placement = placement_of(config_, *model_, groups);
   model_->materialise(precision_of(config_.train.precision), at::kCPU, config_.run.seed, [&](const parallel::Parameter& p) {
     return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
@@ -85,7 +86,7 @@ std::shared_ptr<const model::Model> Session::whole_model() {
   if (engine_->groups().world == nullptr) return model_;
   std::shared_ptr<model::Model> whole;
   if (engine_->groups().rank() == 0) {
-    whole = std::make_shared<model::Model>(config_.model);
+    whole = std::make_shared<model::Model>(config_.model, nullptr, false, model_->objectives());
     whole->materialise(model_->dtype(), model_->device(), 0);
   }
   const at::NoGradGuard no_grad;
@@ -122,6 +123,7 @@ void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint&
   parallel::NamedTensors& tensors = checkpoint.files["retriever"];
   tensors["vectors"] = state.vectors_UE;
   checkpoint.state["retriever"] = {{"refreshed_at", state.refreshed_at}};
+  if (state.retrieved_U.defined()) tensors["retrieved"] = state.retrieved_U;
   if (!state.pending_since) return;
   checkpoint.state["retriever"]["pending_since"] = *state.pending_since;
   tensors["pending"] = state.pending_UE;
@@ -138,6 +140,7 @@ retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoin
   retriever::Retriever::State state;
   state.refreshed_at = json_get<int64_t>(about, "refreshed_at", "state.json");
   state.vectors_UE = tensor("vectors");
+  if (tensors.count("retrieved") != 0) state.retrieved_U = tensor("retrieved");
   if (about.contains("pending_since")) {
     state.pending_since = json_get<int64_t>(about, "pending_since", "state.json");
     state.pending_UE = tensor("pending");

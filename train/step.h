@@ -1,6 +1,9 @@
 // One training step: look up, read, learn. Retrieval happens before the graph is built, so every shape is known and no
 // search sits inside forward or backward (docs/design.md 2).
 #pragma once
+#include <functional>
+#include <map>
+
 #include "retriever/contrastive.h"
 #include "train/session.h"
 
@@ -10,10 +13,12 @@ namespace contexture::train {
 struct Lookup {
   std::vector<std::vector<int64_t>> documents;  // rows read by each input, in slot order
   std::vector<std::vector<int64_t>> rankings;   // rows that the index returned, best first
+  std::vector<std::vector<int64_t>> negatives;  // rows that are only contrasted with (retriever.hard_negatives)
 };
 
 struct StepStats {
   double loss = 0.0;         // reader: nats per target token
+  std::map<std::string, double> objectives;  // other objectives, unweighted (model/objective_loss.h)
   double contrastive = 0.0;  // nats per query
   int64_t target_tokens = 0;
   int64_t rows = 0;          // tokens and patches read, without padding
@@ -41,6 +46,8 @@ struct Assembled {
   Share share;
   std::vector<model::Microbatch> batches;
   std::vector<std::vector<int64_t>> rows;
+  // Whether a document holds an answer of an input: no negative for it. Null: not asked. Looks at the step and the documents.
+  std::function<bool(size_t input, int64_t row)> holds_answer;
 };
 // Whether a block's work is about documents alone, whichever inputs read them.
 bool encodes_documents(const parallel::Block& block);

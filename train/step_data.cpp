@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "train/document_pairs.h"
 
 namespace contexture::train {
 
@@ -53,6 +54,8 @@ PreparedInput ExampleEncoder::encode_answer(const data::Example& example, const 
   for (const std::string& id : example.documents) {
     if (const auto row = documents_->corpus().find(id)) out.gold.push_back(*row);
   }
+  const auto source = example.meta.find("source_document");
+  if (source != example.meta.end() && source->is_string()) out.source = documents_->corpus().find(source->get<std::string>()).value_or(-1);
   return out;
 }
 
@@ -112,6 +115,9 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
     }
   }
   if (!config.data.pairs.empty() && config.data.pairs_per_step > 0) pairs_ = std::make_unique<PairSet>(config, documents, bad);
+  if (config.data.inverse_cloze_per_step + config.data.picture_text_per_step > 0) {
+    document_pairs_ = std::make_unique<DocumentPairs>(config, encoder.tokenizer(), documents, held_out_);
+  }
   if (!weighted) sampling.weights.clear();
   for (const auto& set : sets_) sets.push_back(&set->set);
   sampler_ = std::make_unique<data::Sampler>(sampling, sets);
@@ -121,6 +127,8 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
   for (const int64_t row : training_rows) training.push_back(&documents.corpus().document(row));
   counterfactual_ = std::make_unique<data::Counterfactual>(swaps, training, examples, std::move(tokenizer));
 }
+
+StepMaker::~StepMaker() = default;
 
 int64_t StepMaker::num_examples() const {
   int64_t n = 0;
@@ -213,10 +221,12 @@ PreparedStep StepMaker::make(int64_t step, const Share& share) const {
     out.inputs.push_back(encoder_->encode(*example, answer, picture != nullptr ? &image : nullptr,
                                           (static_cast<uint64_t>(step) << 20) + i + (uint64_t{1} << 60)));
   }
-  if (pairs_ != nullptr) {
-    std::set<int64_t> taken;
-    for (const PreparedInput& input : out.inputs) taken.insert(input.gold.begin(), input.gold.end());
-    out.pairs = pairs_->draw(step, data.pairs_per_step, taken, share);
+  std::set<int64_t> taken;
+  for (const PreparedInput& input : out.inputs) taken.insert(input.gold.begin(), input.gold.end());
+  if (pairs_ != nullptr) out.pairs = pairs_->draw(step, data.pairs_per_step, taken, share);
+  if (document_pairs_ != nullptr) {
+    for (const PreparedPair& pair : out.pairs) taken.insert(pair.row);
+    for (PreparedPair& pair : document_pairs_->draw(step, taken)) out.pairs.push_back(std::move(pair));
   }
   return out;
 }

@@ -32,6 +32,7 @@ struct PreparedInput {
   model::Sequence query, prompt;
   std::vector<int32_t> target;    // ends with the end piece
   std::vector<int64_t> gold;      // rows of the gold documents
+  int64_t source = -1;            // row that the question was cut from, which it may not read (REALM's trivial candidate)
 };
 
 // A query picture and a document picture of one identity: contrastive loss only.
@@ -104,10 +105,13 @@ class PairSet {
   std::unique_ptr<data::ImageCache> pictures_;
 };
 
+class DocumentPairs;
+
 class StepMaker {
  public:
   StepMaker(const RunConfig& config, const ExampleEncoder& encoder, const retriever::Documents& documents,
             std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad);
+  ~StepMaker();
   PreparedStep make(int64_t step, const Share& share = {}) const;  // thread-safe
   int64_t num_examples() const;
 
@@ -121,6 +125,7 @@ class StepMaker {
   const retriever::Documents* documents_;
   std::vector<std::unique_ptr<PictureSet>> sets_;
   std::unique_ptr<PairSet> pairs_;
+  std::unique_ptr<DocumentPairs> document_pairs_;  // null: none are asked for
   std::unique_ptr<data::Sampler> sampler_;
   std::unique_ptr<data::Counterfactual> counterfactual_;
   std::set<int64_t> held_out_;

@@ -23,7 +23,8 @@ namespace {
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
 void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
-  CONTEXTURE_REQUIRE(std::isfinite(stats.loss) && std::isfinite(stats.contrastive) && std::isfinite(grad_norm), "step ", step,
+  const bool finite = std::all_of(stats.objectives.begin(), stats.objectives.end(), [](const auto& o) { return std::isfinite(o.second); });
+  CONTEXTURE_REQUIRE(finite && std::isfinite(stats.loss) && std::isfinite(stats.contrastive) && std::isfinite(grad_norm), "step ", step,
                      ": loss ", stats.loss, ", contrastive ", stats.contrastive, ", gradient norm ", grad_norm,
                      ". Nothing was updated. Lower optimizer.rate, raise optimizer.warmup_steps, or resume from the last "
                      "checkpoint with other data.");
@@ -162,7 +163,7 @@ TrainResult Trainer::run() {
     train_s_ += seconds;
     if (writes()) {
       if (refreshed) metrics_->append({{"step", step_}, {"refresh", true}});
-      log_step(step_, stats, rate, grad_norm, seconds, wait);
+      log_step(step_, stats, rate, grad_norm, seconds, wait, refreshed);
       progress->update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
     }
     if (due(config_.eval.every, step_) && !config_.data.dev.empty()) evaluate(step_);
@@ -193,7 +194,7 @@ void Trainer::set_phase(const char* phase) const {
   if (const auto& world = session_->engine().groups().world) world->set_phase(phase);
 }
 
-void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s) {
+void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed) {
   static const double kPeak = measure_peak_flops(session_->model().dtype());
   const double recall = static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
   const auto per_s = [&](double amount) { return amount / seconds; };
@@ -216,14 +217,26 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
               {"time_s", train_s_}};
   if (loss_scale_.on())
     record.update({{"loss_scale", loss_scale_.scale()}, {"skipped_steps", loss_scale_.skipped()}});
+  if (refreshed && session_->retriever().staleness()) {
+    const retriever::Staleness& stale = *session_->retriever().staleness();
+    record["stale_steps"] = stale.steps;
+    record["stale_cosine"] = stale.cosine;
+    record["stale_recall"] = stale.recall;
+  }
+  std::string objectives;
+  for (const auto& [name, value] : stats.objectives) {
+    record[name] = value;
+    objectives += concat("  ", name, ": ", std::round(value * 1e4) / 1e4);
+    board_->scalar(concat("train/", name), step, static_cast<float>(value));
+  }
   metrics_->append(record);
   for (const char* key : {"loss", "contrastive", "recall_at_1", "lr", "grad_norm", "examples_per_s", "tokens_per_s", "mfu"}) {
     board_->scalar(concat("train/", key), step, record[key].get<float>());
   }
   if (!due(config_.train.log_every, step)) return;
-  log::info("step: {}  loss: {:.4f}  contrastive: {:.4f}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: {:.2e}  examples/s: {:.1f}  "
+  log::info("step: {}  loss: {:.4f}  contrastive: {:.4f}{}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: {:.2e}  examples/s: {:.1f}  "
             "tokens/s: {:.0f}  mfu: {:.1f}%",
-            step, stats.loss, stats.contrastive, recall, grad_norm, rate,
+            step, stats.loss, stats.contrastive, objectives, recall, grad_norm, rate,
             per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)), 100 * per_s(stats.flops) / kPeak);
 }
 
@@ -304,8 +317,6 @@ void Trainer::load(const parallel::Checkpoint& checkpoint) {
   best_score_ = json_get<double>(checkpoint.state.at("best"), "score", "state.json");
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
-  if (checkpoint.state.contains("loss_scale"))
-    loss_scale_.load(checkpoint.state["loss_scale"], "state.json");
   step_ = saved_step_ = checkpoint.step;
   if (checkpoint.state.contains("loss_scale"))
     loss_scale_.load(checkpoint.state["loss_scale"], "state.json");

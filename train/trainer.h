@@ -44,7 +44,7 @@ class Trainer {
   void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
   void score(int64_t step, const model::Model& whole);
-  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s);
+  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed);
 
   RunConfig config_;
   std::unique_ptr<RunFolder> folder_;

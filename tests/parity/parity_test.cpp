@@ -28,6 +28,40 @@ TEST(Parity, EveryPairOfChoicesInFp64) {
   for (const Cell& cell : cells) expect_parity(references, cell, 1e-10);  // fp64 sums in another order
 }
 
+// All objectives together, and the marginals without a reader of all documents, each in layouts of every kind.
+TEST(Parity, EveryObjectiveInFp64) {
+  const TinyWorld world;
+  const std::map<std::string, double> distilled{{"attentive", 0.5}, {"contrastive", 0.1}, {"emdr2", 1.0}, {"pdist", 0.5}, {"loop", 0.5}, {"adist", 0.5}};
+  const std::map<std::string, double> marginal{{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"realm", 0.5}, {"contrastive", 0.1}};
+  for (const auto& objectives : {distilled, marginal}) {
+    RunConfig alone = tiny(world);
+    alone.retriever.objectives = objectives;
+    alone.retriever.documents = 3;
+    const Outcome want = outcome_of(alone, {}, References::kSteps);
+    struct Layout {
+      int64_t dp, pp, tp, microbatches, zero;
+      const char* schedule;
+    };
+    for (const Layout& l : {Layout{2, 1, 1, 1, 2, "1f1b"}, Layout{1, 2, 1, 2, 0, "1f1b"}, Layout{1, 1, 2, 1, 0, "1f1b"}, Layout{1, 4, 1, 3, 0, "zb_h1"},
+                            Layout{2, 2, 2, 2, 1, "list"}}) {
+      SCOPED_TRACE(concat(objectives.begin()->first, ": dp ", l.dp, " pp ", l.pp, " tp ", l.tp, " ", l.schedule));
+      RunConfig config = alone;
+      config.parallel.dp = l.dp;
+      config.parallel.pp = l.pp;
+      config.parallel.tp = l.tp;
+      config.parallel.sequence = l.tp > 1;
+      config.parallel.microbatches = l.microbatches;
+      config.parallel.zero = l.zero;
+      config.parallel.schedule = l.schedule;
+      const Difference d = compare(want, train_threads(config, References::kSteps));
+      // fp64 sums in another order
+      EXPECT_LE(d.loss, 1e-10) << d.worst_parameter;
+      EXPECT_LE(d.gradient, 1e-10) << d.worst_parameter;
+      EXPECT_LE(d.step, 1e-10) << d.worst_parameter;
+    }
+  }
+}
+
 // Slices that cut sequences and pictures, one row each and fewer rows than slices, in every schedule and way of fusion.
 TEST(Parity, TokenSlicesGiveTheResultOfWholeMicrobatches) {
   const TinyWorld world;

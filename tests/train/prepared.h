@@ -8,8 +8,8 @@ struct Prepared {
   explicit Prepared(const RunConfig& config, int64_t step_number = 0, parallel::Groups groups = {})
       : session(config, bad, std::move(groups)) {
     session.make_retriever();
-    const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
-    step = maker.make(step_number);
+    maker = std::make_unique<StepMaker>(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+    step = maker->make(step_number);
     lookup = look_up(session.config(), session, step);
   }
   Assembled assembled() {
@@ -20,6 +20,7 @@ struct Prepared {
   }
   data::BadRecords bad;
   Session session;
+  std::unique_ptr<StepMaker> maker;  // owns what the step points at
   PreparedStep step;
   Lookup lookup;
 };

@@ -191,7 +191,7 @@ TEST(Step, GradientsEqualFiniteDifferences) {
   Session& session = made.session;
   const auto total = [&] {
     const StepStats stats = made.forward_backward();
-    return stats.loss + config.retriever.contrastive_weight * stats.contrastive;
+    return stats.loss + config.retriever.contrastive_weight() * stats.contrastive;
   };
   total();
   std::map<std::string, at::Tensor> grads;
@@ -231,6 +231,19 @@ TEST(LookUp, PassesOverDocumentsOfHeldOutExamples) {
     EXPECT_EQ(std::count(rows.begin(), rows.end(), 0), 1);
   }
   EXPECT_EQ(lookup.rankings[0].size(), 12U);  // it is in the index all the same
+}
+
+TEST(LookUp, AnInputNeverReadsTheDocumentItWasCutFrom) {
+  const TinyWorld world;
+  RunConfig config = world.config();
+  config.retriever.documents = 12;
+  config.retriever.gold = false;
+  Prepared made(config);
+  made.step.inputs[1].source = 4;
+  const Lookup lookup = look_up(config, made.session, made.step);
+  EXPECT_EQ(lookup.documents[0].size(), 12U);
+  EXPECT_EQ(lookup.documents[1].size(), 11U);
+  EXPECT_EQ(std::count(lookup.documents[1].begin(), lookup.documents[1].end(), 4), 0);
 }
 
 class Pairs : public testing::Test {

@@ -28,6 +28,9 @@ struct Case {
   const char* precision;
   int64_t refresh_every, refresh_lag, microbatches;
   double dropout;
+  int64_t partial_every = 0;
+  const char* factory = "Flat";
+  bool distils = false;
 };
 
 class Resume : public testing::TestWithParam<Case> {};
@@ -40,6 +43,10 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
   config.retriever.refresh_lag = GetParam().refresh_lag;
   config.parallel.microbatches = GetParam().microbatches;
   config.model.dropout = GetParam().dropout;
+  config.retriever.partial_every = GetParam().partial_every;
+  config.retriever.partial_documents = GetParam().partial_every > 0 ? 3 : 0;
+  config.retriever.factory = GetParam().factory;
+  if (GetParam().distils) config.retriever.objectives = {{"emdr2", 1.0}, {"pdist", 1.0}, {"contrastive", 0.1}};
   config.eval.every = 4;
   config.eval.examples = 4;
   config.checkpoint.every = 3;
@@ -64,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
     Kinds, Resume,
     testing::Values(Case{"fp64", "fp64", 0, 0, 1, 0.0}, Case{"refresh", "fp32", 3, 0, 1, 0.0},
                     Case{"background", "fp32", 3, 2, 1, 0.1}, Case{"bf16", "bf16", 4, 4, 2, 0.0},
-                    Case{"fp16", "fp16", 3, 0, 2, 0.1}),
+                    Case{"partial", "fp32", 5, 0, 1, 0.0, 2}, Case{"partial_compressed", "fp32", 5, 0, 1, 0.0, 2, "SQ8"},
+                    Case{"distilled", "fp32", 3, 0, 2, 0.0, 0, "Flat", true}, Case{"fp16", "fp16", 3, 0, 2, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Trainer, ASignalSavesAndTheRunContinues) {
