@@ -1,5 +1,5 @@
-// V vocabulary. A search is over one reading (an input's documents together, or one of them), or for rag_token over an
-// input's single readings in step.
+// V vocabulary. A search is over one reading (an input's documents together, or one of them), or
+// for rag_token over an input's single readings in step.
 #include "eval/generate.h"
 
 #include <algorithm>
@@ -24,27 +24,29 @@ double log_sum(const std::vector<double>& logs) {
 }
 
 struct Hypothesis {
-  std::vector<Line> lines;           // one, or one a document
-  double log_prob = 0.0;             // of what is written
-  std::vector<double> share;         // rag_token: sum over tokens of p(document | query, token)
+  std::vector<Line> lines;    // one, or one a document
+  double log_prob = 0.0;      // of what is written
+  std::vector<double> share;  // rag_token: sum over tokens of p(document | query, token)
   std::vector<int32_t> tokens;
-  bool ended = false;                // the end piece came; otherwise the length ran out
+  bool ended = false;  // the end piece came; otherwise the length ran out
 };
 
 struct Search {
-  std::vector<double> log_prior;     // of the lines
+  std::vector<double> log_prior;            // of the lines
   std::vector<Hypothesis> alive, finished;  // finished: best first, at most as many as beams
-  Stream stream;                     // of the sampling
+  Stream stream;                            // of the sampling
   bool done = false;
 };
 
 // Next-token log-probabilities of a hypothesis, [V], from those of its lines.
-std::vector<double> mixed(const double* lines_V, size_t num_lines, int64_t vocab, const std::vector<double>& log_prior) {
+std::vector<double> mixed(const double* lines_V, size_t num_lines, int64_t vocab,
+                          const std::vector<double>& log_prior) {
   std::vector<double> out(lines_V, lines_V + vocab);
   if (num_lines == 1) return out;
   std::vector<double> terms(num_lines);
   for (int64_t v = 0; v < vocab; ++v) {
-    for (size_t k = 0; k < num_lines; ++k) terms[k] = log_prior[k] + lines_V[static_cast<int64_t>(k) * vocab + v];
+    for (size_t k = 0; k < num_lines; ++k)
+      terms[k] = log_prior[k] + lines_V[static_cast<int64_t>(k) * vocab + v];
     out[v] = log_sum(terms);
   }
   return out;
@@ -71,14 +73,16 @@ struct Step {
 };
 
 void finish(Search& search, Hypothesis hypothesis, size_t beams) {
-  const auto place = std::find_if(search.finished.begin(), search.finished.end(),
-                                  [&](const Hypothesis& h) { return h.log_prob < hypothesis.log_prob; });
+  const auto place =
+      std::find_if(search.finished.begin(), search.finished.end(),
+                   [&](const Hypothesis& h) { return h.log_prob < hypothesis.log_prob; });
   search.finished.insert(place, std::move(hypothesis));
   if (search.finished.size() > beams) search.finished.pop_back();
 }
 
 // Replaces a search's hypotheses by their continuations. next: [alive][V].
-void extend(Search& search, const std::vector<std::vector<double>>& next, const std::vector<const double*>& by_line, const GenerateOptions& options) {
+void extend(Search& search, const std::vector<std::vector<double>>& next,
+            const std::vector<const double*>& by_line, const GenerateOptions& options) {
   const auto beams = static_cast<size_t>(options.beams);
   std::vector<Step> steps;
   if (beams == 1) {
@@ -86,13 +90,17 @@ void extend(Search& search, const std::vector<std::vector<double>>& next, const 
     steps.push_back({search.alive[0].log_prob + next[0][token], 0, token});
   } else {
     for (size_t h = 0; h < next.size(); ++h) {
-      for (size_t v = 0; v < next[h].size(); ++v) steps.push_back({search.alive[h].log_prob + next[h][v], h, static_cast<int32_t>(v)});
+      for (size_t v = 0; v < next[h].size(); ++v)
+        steps.push_back({search.alive[h].log_prob + next[h][v], h, static_cast<int32_t>(v)});
     }
     // As many ends as there are hypotheses could be among the best.
     const size_t keep = std::min(steps.size(), 2 * beams);
-    std::partial_sort(steps.begin(), steps.begin() + static_cast<int64_t>(keep), steps.end(), [](const Step& a, const Step& b) {
-      return a.log_prob != b.log_prob ? a.log_prob > b.log_prob : std::pair(a.parent, a.token) < std::pair(b.parent, b.token);
-    });
+    std::partial_sort(steps.begin(), steps.begin() + static_cast<int64_t>(keep), steps.end(),
+                      [](const Step& a, const Step& b) {
+                        return a.log_prob != b.log_prob
+                                   ? a.log_prob > b.log_prob
+                                   : std::pair(a.parent, a.token) < std::pair(b.parent, b.token);
+                      });
     steps.resize(keep);
   }
   std::vector<Hypothesis> alive;
@@ -116,7 +124,9 @@ void extend(Search& search, const std::vector<std::vector<double>>& next, const 
   }
   search.alive = std::move(alive);
   // Log-probabilities only fall: what is alive can no longer overtake.
-  search.done = search.alive.empty() || (search.finished.size() == beams && search.finished.back().log_prob >= search.alive[0].log_prob);
+  search.done =
+      search.alive.empty() || (search.finished.size() == beams &&
+                               search.finished.back().log_prob >= search.alive[0].log_prob);
 }
 
 // Runs all searches together, one pass a token.
@@ -146,7 +156,8 @@ void run(std::vector<Search>& searches, Writer& writer, const GenerateOptions& o
       extend(search, next, by_line, options);
       if (search.done || t + 1 == options.max_new_tokens) {
         if (!search.done) {
-          for (Hypothesis& h : search.alive) finish(search, std::move(h), static_cast<size_t>(options.beams));
+          for (Hypothesis& h : search.alive)
+            finish(search, std::move(h), static_cast<size_t>(options.beams));
         }
         search.alive.clear();
       }
@@ -168,8 +179,10 @@ Hypothesis from(const Writer& writer, const std::vector<int64_t>& readings) {
   return h;
 }
 
-Search search_over(const Writer& writer, const std::vector<int64_t>& readings, std::vector<double> log_prior, uint64_t seed, size_t input) {
-  Search out{std::move(log_prior), {}, {}, Stream(seed, "generate", static_cast<uint64_t>(input)), false};
+Search search_over(const Writer& writer, const std::vector<int64_t>& readings,
+                   std::vector<double> log_prior, uint64_t seed, size_t input) {
+  Search out{
+      std::move(log_prior), {}, {}, Stream(seed, "generate", static_cast<uint64_t>(input)), false};
   out.alive.push_back(from(writer, readings));
   return out;
 }
@@ -178,7 +191,8 @@ Search search_over(const Writer& writer, const std::vector<int64_t>& readings, s
 using Answer = std::pair<std::vector<int32_t>, bool>;  // tokens, ended
 
 // Log-probabilities of answers after readings, one pass a token for all.
-std::vector<double> score(Writer& writer, const std::vector<std::pair<int64_t, const Answer*>>& wanted) {
+std::vector<double> score(Writer& writer,
+                          const std::vector<std::pair<int64_t, const Answer*>>& wanted) {
   std::vector<double> out(wanted.size(), 0.0);
   std::vector<Line> lines;
   for (const auto& [reading, answer] : wanted) lines.push_back(writer.start(reading));
@@ -198,7 +212,8 @@ std::vector<double> score(Writer& writer, const std::vector<std::pair<int64_t, c
     for (size_t a = 0; a < active.size(); ++a) {
       const std::vector<int32_t>& tokens = wanted[active[a]].second->first;
       const int32_t token = t < tokens.size() ? tokens[t] : kEos;
-      out[active[a]] += log_prob.data_ptr<double>()[static_cast<int64_t>(a) * log_prob.size(1) + token];
+      out[active[a]] +=
+          log_prob.data_ptr<double>()[static_cast<int64_t>(a) * log_prob.size(1) + token];
       if (token == kEos) continue;
       going.push_back(&lines[active[a]]);
       next.push_back(token);
@@ -207,16 +222,21 @@ std::vector<double> score(Writer& writer, const std::vector<std::pair<int64_t, c
   }
 }
 
-// The best of all answers that an input's searches found, under the mixture over its documents. searches: one a reading.
-std::vector<Generated> marginal_answers(const std::vector<Search>& searches, const std::vector<std::vector<int64_t>>& readings,
-                                        const std::vector<std::vector<double>>& log_prior, Writer& writer, bool thorough) {
-  std::vector<std::map<Answer, std::vector<double>>> found(readings.size());  // log-probability by document
+// The best of all answers that an input's searches found, under the mixture over its documents.
+// searches: one a reading.
+std::vector<Generated> marginal_answers(const std::vector<Search>& searches,
+                                        const std::vector<std::vector<int64_t>>& readings,
+                                        const std::vector<std::vector<double>>& log_prior,
+                                        Writer& writer, bool thorough) {
+  std::vector<std::map<Answer, std::vector<double>>> found(
+      readings.size());  // log-probability by document
   std::vector<std::pair<int64_t, const Answer*>> missing;
   std::vector<double*> missing_place;
   for (size_t i = 0; i < readings.size(); ++i) {
     for (size_t k = 0; k < readings[i].size(); ++k) {
       for (const Hypothesis& h : searches[readings[i][k]].finished) {
-        auto& scores = found[i].try_emplace({h.tokens, h.ended}, readings[i].size(), kNever).first->second;
+        auto& scores =
+            found[i].try_emplace({h.tokens, h.ended}, readings[i].size(), kNever).first->second;
         scores[k] = h.log_prob;
       }
     }
@@ -249,12 +269,16 @@ std::vector<Generated> marginal_answers(const std::vector<Search>& searches, con
 }  // namespace
 
 void GenerateOptions::validate() const {
-  CONTEXTURE_USAGE_REQUIRE(decoder == "joint" || decoder == "rag_token" || decoder == "rag_sequence", "decoder=", decoder,
-                           " is not known. Use joint, rag_token or rag_sequence.");
+  CONTEXTURE_USAGE_REQUIRE(
+      decoder == "joint" || decoder == "rag_token" || decoder == "rag_sequence",
+      "decoder=", decoder, " is not known. Use joint, rag_token or rag_sequence.");
   CONTEXTURE_USAGE_REQUIRE(beams > 0, "beams=", beams, " must be at least 1.");
-  CONTEXTURE_USAGE_REQUIRE(max_new_tokens > 0, "max_new_tokens=", max_new_tokens, " must be at least 1.");
-  CONTEXTURE_USAGE_REQUIRE(temperature == 0 || (beams == 1 && decoder != "rag_sequence"), "temperature=", temperature, " samples, but beams=",
-                           beams, " and decoder=", decoder, " search. Set temperature=0, or beams=1 and decoder=joint or rag_token.");
+  CONTEXTURE_USAGE_REQUIRE(max_new_tokens > 0, "max_new_tokens=", max_new_tokens,
+                           " must be at least 1.");
+  CONTEXTURE_USAGE_REQUIRE(
+      temperature == 0 || (beams == 1 && decoder != "rag_sequence"), "temperature=", temperature,
+      " samples, but beams=", beams, " and decoder=", decoder,
+      " search. Set temperature=0, or beams=1 and decoder=joint or rag_token.");
 }
 
 std::vector<Generated> generate(const model::Model& model, const model::Microbatch& microbatch,
@@ -268,7 +292,8 @@ std::vector<Generated> generate(const model::Model& model, const model::Microbat
     prompts.readings.joint = false;
     prompts.readings.single = true;
     // Without documents RAG has nothing to sum over: closed book.
-    prompts.readings.none = std::any_of(prompts.inputs.begin(), prompts.inputs.end(), [](const auto& input) { return input.documents.empty(); });
+    prompts.readings.none = std::any_of(prompts.inputs.begin(), prompts.inputs.end(),
+                                        [](const auto& input) { return input.documents.empty(); });
   }
   Writer writer(model, prompts, cache);
   std::vector<std::vector<int64_t>> readings;  // by input
@@ -280,23 +305,27 @@ std::vector<Generated> generate(const model::Model& model, const model::Microbat
     const size_t documents = prompts.inputs[i].documents.size();
     const size_t count = joint ? 1 : documents + (prompts.readings.none ? 1 : 0);
     for (size_t k = 0; k < count; ++k, ++next) {
-      if (!joint && k == documents && documents > 0) continue;  // an input with documents doesn't go without
+      if (!joint && k == documents && documents > 0)
+        continue;  // an input with documents doesn't go without
       readings.back().push_back(next);
-      log_prior.back().push_back(joint || documents == 0 ? 0.0 : std::log(writer.document_prob()[i][k]));
+      log_prior.back().push_back(joint || documents == 0 ? 0.0
+                                                         : std::log(writer.document_prob()[i][k]));
     }
   }
   std::vector<Search> searches;
   std::vector<Generated> out;
   if (options.decoder == "rag_sequence") {
     // One search a reading; that of a document-less reading nobody asks for stays empty.
-    for (int64_t r = 0; r < writer.num_readings(); ++r) searches.push_back({{0.0}, {}, {}, Stream(options.seed, "generate", 0), false});
+    for (int64_t r = 0; r < writer.num_readings(); ++r)
+      searches.push_back({{0.0}, {}, {}, Stream(options.seed, "generate", 0), false});
     for (const std::vector<int64_t>& of_input : readings) {
       for (const int64_t r : of_input) searches[r].alive.push_back(from(writer, {r}));
     }
     run(searches, writer, options);
     out = marginal_answers(searches, readings, log_prior, writer, options.thorough);
   } else {
-    for (size_t i = 0; i < readings.size(); ++i) searches.push_back(search_over(writer, readings[i], log_prior[i], options.seed, i));
+    for (size_t i = 0; i < readings.size(); ++i)
+      searches.push_back(search_over(writer, readings[i], log_prior[i], options.seed, i));
     run(searches, writer, options);
     for (const Search& search : searches) {
       const Hypothesis& best = search.finished.front();
@@ -318,7 +347,9 @@ std::vector<Generated> generate(const model::Model& model, const model::Microbat
     out[i].document_share.clear();
     for (size_t k = 0; k < documents; ++k) {
       const bool attends = line.attention_count > 0;
-      out[i].document_share.push_back(attends ? line.attention[k + 1] / static_cast<double>(line.attention_count) : out[i].document_prob[k]);
+      out[i].document_share.push_back(attends ? line.attention[k + 1] /
+                                                    static_cast<double>(line.attention_count)
+                                              : out[i].document_prob[k]);
     }
   }
   return out;

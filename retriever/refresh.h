@@ -6,14 +6,16 @@
 
 namespace contexture::retriever {
 
-// "0-100:10,100-100000:500": from step 0 up to, not including, 100 every 10 steps, then every 500; no refresh outside.
+// "0-100:10,100-100000:500": from step 0 up to, not including, 100 every 10 steps, then every 500;
+// no refresh outside.
 class RefreshSchedule {
  public:
   RefreshSchedule() = default;  // never
-  // Throws UsageError quoting the piece that is wrong: not of this form, empty or backward ranges, or ranges that overlap.
+  // Throws UsageError quoting the piece that is wrong: not of this form, empty or backward ranges,
+  // or ranges that overlap.
   static RefreshSchedule parse(const std::string& text);
   static RefreshSchedule every(int64_t steps);  // 0: never
-  bool due(int64_t step) const;  // after this many optimizer steps
+  bool due(int64_t step) const;                 // after this many optimizer steps
   bool empty() const { return ranges_.empty(); }
   int64_t shortest() const;  // steps between two refreshes, the least of any range; 0 when empty
 
@@ -28,7 +30,8 @@ class RefreshSchedule {
 struct Staleness {
   int64_t steps = 0;    // between the weights of the two
   double cosine = 1.0;  // mean over the documents that were embedded anew
-  double recall = 1.0;  // share of the newer index's top k that the older one had found, for the last step's queries
+  double recall = 1.0;  // share of the newer index's top k that the older one had found, for the
+                        // last step's queries
 };
 
 }  // namespace contexture::retriever

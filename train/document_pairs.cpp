@@ -10,7 +10,8 @@ std::vector<std::string> sentences(const std::string& text) {
   size_t begin = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool last = i + 1 == text.size();
-    const bool stop = (text[i] == '.' || text[i] == '!' || text[i] == '?') && !last && text[i + 1] == ' ';
+    const bool stop =
+        (text[i] == '.' || text[i] == '!' || text[i] == '?') && !last && text[i + 1] == ' ';
     if (!last && !stop) continue;
     out.push_back(text.substr(begin, i + 1 - begin));
     begin = i + 2;
@@ -18,34 +19,44 @@ std::vector<std::string> sentences(const std::string& text) {
   return out;
 }
 
-DocumentPairs::DocumentPairs(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents,
+DocumentPairs::DocumentPairs(const RunConfig& config, const data::Tokenizer& tokenizer,
+                             const retriever::Documents& documents,
                              const std::set<int64_t>& held_out)
     : config_(&config), tokenizer_(&tokenizer), documents_(&documents) {
   for (int64_t row = 0; row < documents.size(); ++row) {
     if (held_out.count(row) != 0) continue;
     const data::Document& document = documents.corpus().document(row);
     if (sentences(document.text).size() > 1) with_sentences_.push_back(row);
-    if (documents.picture(row) != nullptr && !documents.sequence(row).tokens.empty()) with_pictures_.push_back(row);
+    if (documents.picture(row) != nullptr && !documents.sequence(row).tokens.empty())
+      with_pictures_.push_back(row);
   }
-  CONTEXTURE_USAGE_REQUIRE(config.data.inverse_cloze_per_step == 0 || !with_sentences_.empty(), "data.inverse_cloze_per_step=",
-                           config.data.inverse_cloze_per_step, ", but no document of ", config.data.corpus, " has two sentences.");
-  CONTEXTURE_USAGE_REQUIRE(config.data.picture_text_per_step == 0 || !with_pictures_.empty(), "data.picture_text_per_step=",
-                           config.data.picture_text_per_step, ", but no document of ", config.data.corpus, " has a picture and a text.");
+  CONTEXTURE_USAGE_REQUIRE(config.data.inverse_cloze_per_step == 0 || !with_sentences_.empty(),
+                           "data.inverse_cloze_per_step=", config.data.inverse_cloze_per_step,
+                           ", but no document of ", config.data.corpus, " has two sentences.");
+  CONTEXTURE_USAGE_REQUIRE(config.data.picture_text_per_step == 0 || !with_pictures_.empty(),
+                           "data.picture_text_per_step=", config.data.picture_text_per_step,
+                           ", but no document of ", config.data.corpus,
+                           " has a picture and a text.");
 }
 
 std::vector<PreparedPair> DocumentPairs::draw(int64_t step, std::set<int64_t>& taken) const {
   constexpr double kSentenceStays = 0.1;  // as in the paper
   const DataConfig& data = config_->data;
   std::vector<PreparedPair> out;
-  const auto each = [&](const std::vector<int64_t>& rows, int64_t count, const char* kind, const auto& make) {
-    // An order of its own for each kind: over the same rows in the same order one would take all that the other wants.
+  const auto each = [&](const std::vector<int64_t>& rows, int64_t count, const char* kind,
+                        const auto& make) {
+    // An order of its own for each kind: over the same rows in the same order one would take all
+    // that the other wants.
     const uint64_t order = Stream(config_->run.seed, kind).next_u64();
     const auto n = static_cast<int64_t>(rows.size());
     for (int64_t i = 0; i < std::min(count, n); ++i) {
       const int64_t place = step * count + i;
-      const int64_t row = rows[permutation_at(static_cast<uint64_t>(n), order, static_cast<uint64_t>(place / n), static_cast<uint64_t>(place % n))];
+      const int64_t row =
+          rows[permutation_at(static_cast<uint64_t>(n), order, static_cast<uint64_t>(place / n),
+                              static_cast<uint64_t>(place % n))];
       if (!taken.insert(row).second) continue;
-      Stream stream(config_->run.seed, kind, static_cast<uint64_t>(step), static_cast<uint64_t>(row));
+      Stream stream(config_->run.seed, kind, static_cast<uint64_t>(step),
+                    static_cast<uint64_t>(row));
       PreparedPair pair{{}, documents_->sequence(row), row};
       make(row, stream, pair);
       pair.query.key = (static_cast<uint64_t>(step) << 20) + out.size() + (uint64_t{5} << 60);
@@ -53,25 +64,28 @@ std::vector<PreparedPair> DocumentPairs::draw(int64_t step, std::set<int64_t>& t
       out.push_back(std::move(pair));
     }
   };
-  each(with_sentences_, data.inverse_cloze_per_step, "inverse cloze", [&](int64_t row, Stream& stream, PreparedPair& pair) {
-    const data::Document& document = documents_->corpus().document(row);
-    const std::vector<std::string> all = sentences(document.text);
-    const size_t chosen = stream.below(all.size());
-    pair.query.tokens = tokenizer_->encode(all[chosen]);
-    if (static_cast<int64_t>(pair.query.tokens.size()) > data.max_question_tokens) pair.query.tokens.resize(data.max_question_tokens);
-    if (pair.query.tokens.empty()) pair.query.tokens = {data::Tokenizer::kQuery};
-    if (stream.uniform() < kSentenceStays) return;
-    std::string rest;
-    for (size_t s = 0; s < all.size(); ++s) {
-      if (s != chosen) rest += (rest.empty() ? "" : " ") + all[s];
-    }
-    pair.document.tokens = documents_->tokens(document.title, rest);
-  });
-  each(with_pictures_, data.picture_text_per_step, "picture and text", [&](int64_t row, Stream& stream, PreparedPair& pair) {
-    const data::Image picture = data::augment(*documents_->picture(row), data.augment, stream);
-    pair.query.patches = model::make_patches(config_->model, picture.rgb.data());
-    pair.document.patches = nullptr;
-  });
+  each(with_sentences_, data.inverse_cloze_per_step, "inverse cloze",
+       [&](int64_t row, Stream& stream, PreparedPair& pair) {
+         const data::Document& document = documents_->corpus().document(row);
+         const std::vector<std::string> all = sentences(document.text);
+         const size_t chosen = stream.below(all.size());
+         pair.query.tokens = tokenizer_->encode(all[chosen]);
+         if (static_cast<int64_t>(pair.query.tokens.size()) > data.max_question_tokens)
+           pair.query.tokens.resize(data.max_question_tokens);
+         if (pair.query.tokens.empty()) pair.query.tokens = {data::Tokenizer::kQuery};
+         if (stream.uniform() < kSentenceStays) return;
+         std::string rest;
+         for (size_t s = 0; s < all.size(); ++s) {
+           if (s != chosen) rest += (rest.empty() ? "" : " ") + all[s];
+         }
+         pair.document.tokens = documents_->tokens(document.title, rest);
+       });
+  each(with_pictures_, data.picture_text_per_step, "picture and text",
+       [&](int64_t row, Stream& stream, PreparedPair& pair) {
+         const data::Image picture = data::augment(*documents_->picture(row), data.augment, stream);
+         pair.query.patches = model::make_patches(config_->model, picture.rgb.data());
+         pair.document.patches = nullptr;
+       });
   return out;
 }
 

@@ -25,7 +25,8 @@ TEST(RefreshSchedule, EveryNStepsOrNever) {
 }
 
 TEST(RefreshSchedule, QuotesWhatIsWrong) {
-  for (const char* bad : {"10", "0-100", "0-100:0", "100-0:5", "0-100:10,50-200:5", "0-100:10:3", "a-b:c", "-1-5:2", "0-10:2,,"}) {
+  for (const char* bad : {"10", "0-100", "0-100:0", "100-0:5", "0-100:10,50-200:5", "0-100:10:3",
+                          "a-b:c", "-1-5:2", "0-10:2,,"}) {
     try {
       RefreshSchedule::parse(bad);
       FAIL() << "taken: " << bad;

@@ -13,7 +13,8 @@ namespace {
 
 using Objectives = std::map<std::string, double>;
 
-RunConfig config_with(const TinyWorld& world, const Objectives& objectives, const std::string& fusion = "memory") {
+RunConfig config_with(const TinyWorld& world, const Objectives& objectives,
+                      const std::string& fusion = "memory") {
   RunConfig config = world.config("fp64");
   config.model.fusion = fusion;
   config.retriever.objectives = objectives;
@@ -24,7 +25,9 @@ RunConfig config_with(const TinyWorld& world, const Objectives& objectives, cons
 at::Tensor target_log_prob(const model::Model& model, const model::Microbatch& batch) {
   const parallel::Feeds feeds = model::make_feeds(model.config(), batch, at::kDouble, at::kCPU);
   const parallel::Pass pass(feeds);
-  return parallel::Executor(model.blocks()).forward(pass, /*grad=*/false, {"target.log_prob"}).wire("target.log_prob");
+  return parallel::Executor(model.blocks())
+      .forward(pass, /*grad=*/false, {"target.log_prob"})
+      .wire("target.log_prob");
 }
 
 class Readings : public testing::TestWithParam<const char*> {};
@@ -54,13 +57,15 @@ TEST_P(Readings, EqualInputsThatReadOnlyThoseDocuments) {
       apart.inputs.back().documents.clear();
     }
   }
-  const at::Tensor packed = target_log_prob(made.session.model(), batch), each = target_log_prob(made.session.model(), apart);
+  const at::Tensor packed = target_log_prob(made.session.model(), batch),
+                   each = target_log_prob(made.session.model(), apart);
   ASSERT_EQ(packed.numel(), each.numel());
   EXPECT_LT((packed - each).abs().max().item<double>(), 1e-10);  // fp64 sums in another order
   // No document is encoded twice for it, no query embedded again.
   const parallel::Feeds feeds = model::make_feeds(config.model, batch, at::kDouble, at::kCPU);
   const parallel::Feeds before = model::make_feeds(config.model, plain, at::kDouble, at::kCPU);
-  for (const char* name : {"doc.token", "query.token"}) EXPECT_TRUE(at::equal(feeds.at(name), before.at(name)));
+  for (const char* name : {"doc.token", "query.token"})
+    EXPECT_TRUE(at::equal(feeds.at(name), before.at(name)));
   if (config.model.fusion == "fid") {
     EXPECT_TRUE(at::equal(feeds.at("reader.token"), before.at("reader.token")));
   }
@@ -68,10 +73,12 @@ TEST_P(Readings, EqualInputsThatReadOnlyThoseDocuments) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, Readings, testing::Values("memory", "fid", "prefix"));
 
-// The objectives from whole passes over inputs that read one document each, and scores made by hand.
+// The objectives from whole passes over inputs that read one document each, and scores made by
+// hand.
 TEST(ObjectiveLoss, IsTheFormulaOnLikelihoodsOfSingleDocuments) {
   const TinyWorld world;
-  const Objectives weights{{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"emdr2", 2.0}, {"pdist", 0.25}, {"loop", 0.75}, {"reader", 1.0}};
+  const Objectives weights{{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"emdr2", 2.0},
+                           {"pdist", 0.25},       {"loop", 0.75},     {"reader", 1.0}};
   RunConfig config = config_with(world, weights);
   Prepared made(config, 2);
   const StepStats stats = made.forward_backward();
@@ -91,7 +98,8 @@ TEST(ObjectiveLoss, IsTheFormulaOnLikelihoodsOfSingleDocuments) {
     const model::Input& input = whole.inputs[i];
     std::vector<at::Tensor> scores, single, without;
     for (size_t k = 0; k < input.documents.size(); ++k) {
-      scores.push_back((queries[static_cast<int64_t>(i)] * embedded[input.documents[k]]).sum() / config.model.score_temperature);
+      scores.push_back((queries[static_cast<int64_t>(i)] * embedded[input.documents[k]]).sum() /
+                       config.model.score_temperature);
       model::Microbatch one = whole;
       one.readings = {};
       one.inputs = {input};
@@ -102,9 +110,13 @@ TEST(ObjectiveLoss, IsTheFormulaOnLikelihoodsOfSingleDocuments) {
       without.push_back(target_log_prob(model, one));
     }
     namespace o = model::objectives;
-    const at::Tensor prior = o::log_prior(at::stack(scores).unsqueeze(0)), lik = at::stack(single).unsqueeze(0);
-    const at::Tensor left = at::stack(without).unsqueeze(0), n = at::full({1}, static_cast<double>(lik.size(2)), at::kDouble);
-    const auto add = [&](const char* name, const at::Tensor& value, double divisor) { expected[name] += value.item<double>() / divisor; };
+    const at::Tensor prior = o::log_prior(at::stack(scores).unsqueeze(0)),
+                     lik = at::stack(single).unsqueeze(0);
+    const at::Tensor left = at::stack(without).unsqueeze(0),
+                     n = at::full({1}, static_cast<double>(lik.size(2)), at::kDouble);
+    const auto add = [&](const char* name, const at::Tensor& value, double divisor) {
+      expected[name] += value.item<double>() / divisor;
+    };
     const auto inputs = static_cast<double>(whole.inputs.size()), all = static_cast<double>(tokens);
     add("rag_sequence", o::rag_sequence(prior, lik), all);
     add("rag_token", o::rag_token(prior, lik), all);
@@ -113,7 +125,8 @@ TEST(ObjectiveLoss, IsTheFormulaOnLikelihoodsOfSingleDocuments) {
     add("loop", o::kl_to_prior(o::loop_target(prior, left, n, {}), prior, false), inputs);
   }
   ASSERT_EQ(stats.objectives.size(), expected.size());
-  for (const auto& [name, value] : expected) EXPECT_NEAR(stats.objectives.at(name), value, 1e-10 * std::abs(value)) << name;
+  for (const auto& [name, value] : expected)
+    EXPECT_NEAR(stats.objectives.at(name), value, 1e-10 * std::abs(value)) << name;
 }
 
 TEST(ObjectiveLoss, AttentionDistillationAimsAtWhereTheReaderLooks) {
@@ -129,17 +142,22 @@ TEST(ObjectiveLoss, AttentionDistillationAimsAtWhereTheReaderLooks) {
   const at::Tensor mass = (run.wire("dec.mass.0") + run.wire("dec.mass.1")).view({B, 3}) / 2;
   namespace o = model::objectives;
   const at::Tensor prior = run.wire("candidate.log_prob").view({B, 3});
-  const double expected = o::kl_to_prior((mass / 0.05).softmax(1), prior, false).mean().item<double>();
+  const double expected =
+      o::kl_to_prior((mass / 0.05).softmax(1), prior, false).mean().item<double>();
   EXPECT_NEAR(run.wire("objective.values").item<double>(), expected, 1e-12);
-  // Attention adds up to what values weigh: the mass of a document whose values are all zero is none, and every mass is positive here.
+  // Attention adds up to what values weigh: the mass of a document whose values are all zero is
+  // none, and every mass is positive here.
   EXPECT_GT(mass.min().item<double>(), 0.0);
 }
 
 class Each : public testing::TestWithParam<Objectives> {};
 
-// What trains reader and retriever alike is its own finite difference; targets are detached, so distillation is not.
+// What trains reader and retriever alike is its own finite difference; targets are detached, so
+// distillation is not.
 TEST(ObjectiveLoss, GradientsOfTheMarginalsEqualFiniteDifferences) {
-  for (const Objectives& objectives : {Objectives{{"rag_sequence", 1.0}}, Objectives{{"rag_token", 1.0}}, Objectives{{"realm", 1.0}}}) {
+  for (const Objectives& objectives :
+       {Objectives{{"rag_sequence", 1.0}}, Objectives{{"rag_token", 1.0}},
+        Objectives{{"realm", 1.0}}}) {
     SCOPED_TRACE(objectives.begin()->first);
     const TinyWorld world;
     RunConfig config = config_with(world, objectives);
@@ -159,7 +177,8 @@ TEST(ObjectiveLoss, GradientsOfTheMarginalsEqualFiniteDifferences) {
     const double h = 1e-5;  // error of order h^2, and rounding over h
     for (const auto& [name, grad] : grads) {
       at::Tensor value = session.model().parameters().at(name).value.detach();
-      const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(), parallel::Init::normal(1.0), 5);
+      const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(),
+                                                          parallel::Init::normal(1.0), 5);
       const at::Tensor before = value.clone();
       value.copy_(before + h * direction);
       const double above = total();
@@ -167,7 +186,8 @@ TEST(ObjectiveLoss, GradientsOfTheMarginalsEqualFiniteDifferences) {
       const double below = total();
       value.copy_(before);
       const double expected = (grad * direction).sum().item<double>();
-      EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected))) << name;
+      EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected)))
+          << name;
     }
   }
 }
@@ -189,18 +209,25 @@ TEST_P(Each, DistillationReachesTheRetrieverAlone) {
   // The decoder learns from the reader's loss as it did, bit for bit but for the order of sums.
   for (const auto& [name, grad] : reader) {
     if (name.rfind("decoder.", 0) != 0 && name.rfind("copy.", 0) != 0) continue;
-    EXPECT_LE((with.at(name) - grad).norm().item<double>(), 1e-10 * grad.norm().item<double>() + 1e-15) << name;
+    EXPECT_LE((with.at(name) - grad).norm().item<double>(),
+              1e-10 * grad.norm().item<double>() + 1e-15)
+        << name;
   }
-  EXPECT_GT((with.at("encoder.layer.0.mlp.in") - reader.at("encoder.layer.0.mlp.in")).norm().item<double>(), 1e-8);
+  EXPECT_GT((with.at("encoder.layer.0.mlp.in") - reader.at("encoder.layer.0.mlp.in"))
+                .norm()
+                .item<double>(),
+            1e-8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Each,
-                         testing::Values(Objectives{{"emdr2", 1.0}}, Objectives{{"pdist", 1.0}}, Objectives{{"loop", 1.0}}, Objectives{{"adist", 1.0}}),
+                         testing::Values(Objectives{{"emdr2", 1.0}}, Objectives{{"pdist", 1.0}},
+                                         Objectives{{"loop", 1.0}}, Objectives{{"adist", 1.0}}),
                          [](const auto& info) { return info.param.begin()->first; });
 
 TEST(ObjectiveSettings, ContradictionsAreRefused) {
   const TinyWorld world;
-  const auto refuses = [&](const Objectives& objectives, const std::string& says, const std::string& fusion = "memory", bool frozen = false,
+  const auto refuses = [&](const Objectives& objectives, const std::string& says,
+                           const std::string& fusion = "memory", bool frozen = false,
                            int64_t documents = 2) {
     RunConfig config = config_with(world, objectives, fusion);
     config.retriever.frozen = frozen;

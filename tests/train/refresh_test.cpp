@@ -17,7 +17,9 @@ void disturb(model::Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& p : model.parameters().all()) {
     if (p->name.rfind("encoder.", 0) != 0) continue;
-    p->value.add_(0.5 * parallel::draw_initial("disturb:" + p->name, p->value.sizes().vec(), parallel::Init::normal(1.0), 3).to(p->value.dtype()));
+    p->value.add_(0.5 * parallel::draw_initial("disturb:" + p->name, p->value.sizes().vec(),
+                                               parallel::Init::normal(1.0), 3)
+                            .to(p->value.dtype()));
   }
 }
 
@@ -48,7 +50,8 @@ TEST(PartialRefresh, EmbedsTheMostRetrievedAnewAndMeasuresHowStaleTheyWere) {
   const std::vector<float> before = retriever.index().vectors();
   disturb(made.session.model());
   // Beside what the lookup counted.
-  for (int i = 0; i < 100; ++i) retriever.count(at::tensor(std::vector<int64_t>{7, 3, -1}, at::kLong));
+  for (int i = 0; i < 100; ++i)
+    retriever.count(at::tensor(std::vector<int64_t>{7, 3, -1}, at::kLong));
   EXPECT_FALSE(retriever.after_step(4));
   EXPECT_TRUE(retriever.after_step(5));
   const std::vector<float> after = retriever.index().vectors();
@@ -115,7 +118,8 @@ TEST(HardNegatives, AreEncodedAndContrastedButReadByNobody) {
     }
   }
   const StepStats without = plain.forward_backward(), with = more.forward_backward();
-  EXPECT_NEAR(with.loss, without.loss, 1e-12 * without.loss);  // a product may round otherwise among more rows
+  EXPECT_NEAR(with.loss, without.loss,
+              1e-12 * without.loss);  // a product may round otherwise among more rows
   EXPECT_EQ(with.slots, without.slots);
   EXPECT_GT(with.distinct, without.distinct);
   EXPECT_GT(with.contrastive, without.contrastive);  // more terms in the same denominators
@@ -140,12 +144,15 @@ TEST(FalseNegatives, DocumentsThatHoldTheAnswerAreNoNegatives) {
   ASSERT_TRUE(assembled.holds_answer);
   EXPECT_TRUE(assembled.holds_answer(0, 9));
   EXPECT_TRUE(assembled.holds_answer(0, all.step.inputs[0].gold[0]));
-  const double after = forward_backward(masked, all.session.model(), all.session.engine(), all.step, assembled, &all.lookup).contrastive;
+  const double after = forward_backward(masked, all.session.model(), all.session.engine(), all.step,
+                                        assembled, &all.lookup)
+                           .contrastive;
   EXPECT_LT(after, before);
 }
 
 TEST(WarmStart, SentencesAreCutAtTheirEnds) {
-  EXPECT_EQ(sentences("One is. Two? Three 3.5 m"), (std::vector<std::string>{"One is.", "Two?", "Three 3.5 m"}));
+  EXPECT_EQ(sentences("One is. Two? Three 3.5 m"),
+            (std::vector<std::string>{"One is.", "Two?", "Three 3.5 m"}));
   EXPECT_TRUE(sentences("").empty());
 }
 
@@ -160,7 +167,8 @@ TEST(WarmStart, PairsComeFromTheCorpusAndTrainTheRetrieverAlone) {
   for (int64_t step = 0; step < 20; ++step) {
     std::set<int64_t> rows;
     const PreparedStep drawn = made.maker->make(step);
-    for (const PreparedInput& input : drawn.inputs) rows.insert(input.gold.begin(), input.gold.end());
+    for (const PreparedInput& input : drawn.inputs)
+      rows.insert(input.gold.begin(), input.gold.end());
     for (const PreparedPair& pair : drawn.pairs) {
       ++count;
       EXPECT_TRUE(rows.insert(pair.row).second);  // neither a gold document's nor another pair's
@@ -172,7 +180,10 @@ TEST(WarmStart, PairsComeFromTheCorpusAndTrainTheRetrieverAlone) {
         EXPECT_EQ(pair.document.patches, nullptr);
         EXPECT_EQ(pair.document.tokens, made.session.documents().sequence(pair.row).tokens);
       } else {
-        shorter += pair.document.tokens.size() < made.session.documents().sequence(pair.row).tokens.size() ? 1 : 0;
+        shorter +=
+            pair.document.tokens.size() < made.session.documents().sequence(pair.row).tokens.size()
+                ? 1
+                : 0;
       }
     }
   }
@@ -182,7 +193,9 @@ TEST(WarmStart, PairsComeFromTheCorpusAndTrainTheRetrieverAlone) {
   const StepStats stats = made.forward_backward();
   EXPECT_EQ(stats.loss, 0.0);
   EXPECT_GT(stats.contrastive, 0.0);
-  const auto grad = [&](const char* name) { return made.session.model().parameters().at(name).grad; };
+  const auto grad = [&](const char* name) {
+    return made.session.model().parameters().at(name).grad;
+  };
   EXPECT_GT(grad("encoder.norm").norm().item<double>(), 0.0);
   EXPECT_TRUE(!grad("decoder.norm").defined() || grad("decoder.norm").norm().item<double>() == 0.0);
 }
