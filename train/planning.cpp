@@ -72,7 +72,7 @@ std::vector<parallel::ForwardWork> forward_work_of(const RunConfig& config, int6
   std::vector<parallel::ForwardWork> out;
   const RunConfig& c = config;
   if (c.retriever.documents > 0) out.push_back({.name = "lookup", .wires = {"query.embedding"}});
-  if (c.retriever.contrastive_weight > 0 && !c.retriever.frozen && c.retriever.documents > 0) {
+  if (c.retriever.contrastive_weight() > 0 && c.retriever.documents > 0) {
     out.push_back({.name = "contrastive",
                    .wires = {"query.embedding", "doc.embedding"},
                    .only_when_cut = true});

@@ -74,7 +74,7 @@ TEST(LossScale, KeepsSmallGradientsOfFp16) {
   const auto gradients = [&](const std::string& precision, double scale) {
     RunConfig config = world.config(precision);
     config.optimizer.max_grad_norm = 0;
-    config.retriever.contrastive_weight = 0;
+    config.retriever.objectives.erase("contrastive");
     Prepared made(config);
     Assembled assembled = made.assembled();
     for (model::Microbatch& batch : assembled.batches)
