@@ -56,7 +56,7 @@ def figure(rows):
             x, h = left + i * 165 + j * 42, r[key] / top * (bottom - 40)
             out.append(f'<rect x="{x}" y="{bottom - h:.1f}" width="38" height="{h:.1f}" fill="{colour}"/>'
                        f'<text x="{x + 19}" y="{bottom - h - 4:.1f}" text-anchor="middle">{r[key]:.2f}</text>')
-        out.append(f'<text x="{left + i * 165 + 61}" y="{bottom + 18}" text-anchor="middle">{r["share"]:.2f} of the step in the network</text>')
+        out.append(f'<text x="{left + i * 165 + 61}" y="{bottom + 18}" text-anchor="middle">{r["share"]:.2f} in the network</text>')
     for j, (key, colour) in enumerate(bars):
         out.append(f'<rect x="{left + j * 120}" y="{bottom + 30}" width="12" height="12" fill="{colour}"/><text x="{left + j * 120 + 17}" y="{bottom + 40}">{key}</text>')
     return "\n".join(out + ["</svg>", ""])
