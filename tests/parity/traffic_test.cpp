@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "layouts.h"
+#include "train/model_trace.h"
 #include "train/step.h"
 
 namespace contexture::train {
@@ -66,7 +67,7 @@ Sent one_step(const RunConfig& config) {
       }
     }
     out.predicted =
-        parallel::pipeline_traffic(session.model().blocks(), pipeline.placement(), pointers);
+        parallel::pipeline_traffic(session.model().blocks(), placement_of(config, session.model(), groups), pointers);
   });
   return out;
 }
