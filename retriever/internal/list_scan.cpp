@@ -96,7 +96,7 @@ std::vector<std::vector<int64_t>> ListScan::candidates(std::span<const float> qu
   }
   constexpr int64_t kPiece = 16 * BlockScanner::kBlock;
   std::vector<Piece> pieces;
-  int64_t work = 0;
+  [[maybe_unused]] int64_t work = 0;  // unused without OpenMP
   for (int64_t list = 0; list < static_cast<int64_t>(readers.size()); ++list) {
     if (readers[list].empty()) continue;
     const auto size = static_cast<int64_t>(ivf_.invlists->list_size(list));

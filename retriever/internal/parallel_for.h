@@ -34,7 +34,7 @@ inline int thread_number() {
 // share. The exception of the lowest failing i is thrown after all ran.
 template <typename Body>
 void parallel_for(int64_t n, int64_t work, const Body& body) {
-  const bool shared = n > 1 && work >= kWorthThreads;
+  [[maybe_unused]] const bool shared = n > 1 && work >= kWorthThreads;  // unused without OpenMP
   std::exception_ptr failure;
   int64_t failed = n;
 #pragma omp parallel for schedule(dynamic, 1) if (shared)
