@@ -29,8 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     check_index_header(index.substr(0, 64), index.size(), card, "index");
-    const auto vectors = internal::read_flat_file(card.dim, card.count, index, "index");
-    if (vectors.size() * sizeof(float) > index.size()) std::abort();
+    const auto vectors = internal::flat_file_vectors(card.dim, card.count, index, "index");
+    if (vectors.size() > index.size()) std::abort();
   } catch (const DataError&) {
   }
   return 0;
