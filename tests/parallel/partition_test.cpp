@@ -377,7 +377,7 @@ TEST(Partition, RefusesWhatCannotBe) {
             "memory_caps has 3 entries for 2 devices. Give one for all, or one each");
   EXPECT_EQ(
       message_of<UsageError>([] { parse_partitioner("exakt"); }),
-      "parallel.partitioner=exakt must be one of exact, linear, tree, pipedream, parameters, uniform. Did you mean 'exact'?");
+      "parallel.partitioner=exakt must be one of exact, linear, tree, pipedream, parameters, uniform, blind. Did you mean 'exact'?");
   EXPECT_THROW(evaluate(trace, {1, 0}, {0, 1}, {.num_devices = 2}), Bug);  // a wire backwards
 }
 
