@@ -9,9 +9,9 @@
 #include "core/files.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "core/timing.h"
 #include "parallel/cluster.h"
 #include "parallel/launch_env.h"
+#include "parallel/link_timing.h"
 
 namespace contexture::cli {
 namespace {
@@ -24,25 +24,6 @@ struct Options {
 
 constexpr int64_t kSmallest = 256;  // bytes
 
-// Half of what a message there and an equal one back take, the median of several; the same on both
-// ends. Two unmeasured rounds come first.
-double one_way_s(parallel::Communicator& world, int a, int b, int64_t bytes, int64_t repeats) {
-  const at::Tensor message = at::zeros({bytes}, at::kByte);
-  std::vector<double> times;
-  for (int64_t i = -2; i < repeats; ++i) {
-    const double start = now_s();
-    if (world.rank() == a) {
-      world.send(message, b, 0).wait();
-      world.receive(message, b, 1).wait();
-    } else {
-      world.receive(message, a, 0).wait();
-      world.send(message, a, 1).wait();
-    }
-    if (i >= 0) times.push_back((now_s() - start) / 2);
-  }
-  return median(times);
-}
-
 // All ranks call it; the times are those of rank 0.
 std::vector<parallel::MessageTime> ping_pong(parallel::Communicator& world, int peer,
                                              const Options& options) {
@@ -50,7 +31,7 @@ std::vector<parallel::MessageTime> ping_pong(parallel::Communicator& world, int 
   for (int64_t bytes = kSmallest; bytes <= options.largest_mb * 1024 * 1024; bytes *= 4) {
     world.barrier();  // ranks that have no part in it wait here
     if (world.rank() != 0 && world.rank() != peer) continue;
-    out.push_back({static_cast<double>(bytes), one_way_s(world, 0, peer, bytes, options.repeats)});
+    out.push_back({static_cast<double>(bytes), parallel::one_way_s(world, 0, peer, bytes, options.repeats)});
   }
   return out;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "parallel/gather.h"
 
 namespace contexture::parallel {
 
@@ -119,22 +120,7 @@ void Engine::share_in_replica(const at::Tensor& tensor) const {
   if (groups_.replica) groups_.replica->broadcast(tensor, 0).wait();
 }
 
-at::Tensor Engine::gather_rows(const at::Tensor& mine) const {
-  if (!groups_.dp) return mine;
-  const int n = groups_.dp->size();
-  const at::Tensor counts = at::zeros({n}, at::kLong);
-  groups_.dp->all_gather(counts, at::full({1}, mine.size(0), at::kLong)).wait();
-  const int64_t most = counts.max().item<int64_t>(), width = mine.numel() / std::max<int64_t>(1, mine.size(0));
-  const at::Tensor widths = at::full({1}, mine.size(0) > 0 ? width : 0, at::kLong);
-  groups_.dp->all_reduce(widths, ReduceOp::kMax).wait();
-  const int64_t row = widths.item<int64_t>();
-  const at::Tensor padded = at::zeros({most, row}, mine.options()), all = at::empty({n, most, row}, mine.options());
-  padded.narrow(0, 0, mine.size(0)).copy_(mine.reshape({mine.size(0), row}));
-  if (most > 0 && row > 0) groups_.dp->all_gather(all.view(-1), padded.view(-1)).wait();
-  std::vector<at::Tensor> parts;
-  for (int r = 0; r < n; ++r) parts.push_back(all[r].narrow(0, 0, counts[r].item<int64_t>()));
-  return at::cat(parts);
-}
+at::Tensor Engine::gather_rows(const at::Tensor& mine) const { return parallel::gather_rows(groups_.dp.get(), mine); }
 
 // The parts of all tensor-parallel ranks put together; on each of them.
 at::Tensor Engine::joined(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {

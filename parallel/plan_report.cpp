@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "parallel/chrome_trace.h"
 #include "parallel/mesh.h"
 
 namespace contexture::parallel {
@@ -156,16 +157,11 @@ Json chrome_trace(const LayoutPlan& plan) {
                              : action.work == Work::kInputGrad  ? I
                              : action.work == Work::kWeightGrad ? W
                                                                 : I + W;
-      events.push_back({{"name", to_text(action)},
-                        {"cat", std::string(1, static_cast<char>(action.work))},
-                        {"ph", "X"},
-                        {"pid", 0},
-                        {"tid", rank},
-                        {"ts", report.start[rank][i] * 1e6},
-                        {"dur", seconds * 1e6}});
+      events.push_back(chrome_event(to_text(action), std::string(1, static_cast<char>(action.work)), 0, static_cast<int>(rank),
+                                    report.start[rank][i], seconds));
     }
   }
-  return {{"traceEvents", events}, {"displayTimeUnit", "ms"}};
+  return chrome_trace_file(std::move(events));
 }
 
 std::string bytes_in_words(double bytes) {

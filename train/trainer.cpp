@@ -152,8 +152,7 @@ TrainResult Trainer::run() {
     if (!skip) optimizer_->step(rate);
     ++step_;
     if (step_ == config_.parallel.timeline_step && config_.parallel.pp > 1) {
-      const parallel::Engine& engine = session_->engine();
-      write_timeline(engine, session_->engine().pipeline().timeline(), std::filesystem::path(config_.run.dir) / "timeline.json");
+      write_timeline(session_->engine(), std::filesystem::path(config_.run.dir) / "timeline.json");
     }
     set_phase("refresh");
     const bool refreshed = session_->retriever().after_step(step_);

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "layouts.h"
-#include "train/step.h"
+#include "train/prepared.h"
 
 namespace contexture::train {
 namespace {
@@ -10,17 +10,9 @@ namespace {
 int64_t encoded(RunConfig config) {
   int64_t out = 0;
   on_threads(config.parallel, [&](const parallel::Groups& groups) {
-    data::BadRecords bad;
-    Session session(config, bad, groups);
-    session.make_retriever();
-    const StepMaker maker(session.config(), session.encoder(), session.documents(),
-                          session.tokenizer(), bad);
-    PreparedStep step = maker.make(0, prepared_share(config, groups));
-    Lookup lookup = look_up(config, session, step);
-    group(config, session, step, lookup);
-    const StepStats stats = forward_backward(
-        config, session.model(), session.engine(), step,
-        assemble(config, share_of(config, groups), session.documents(), step, lookup), &lookup);
+    Prepared made(config, 0, groups);
+    group(config, made.session, made.step, made.lookup);
+    const StepStats stats = made.forward_backward();
     if (groups.rank() == 0) out = stats.encoded;
   });
   return out;

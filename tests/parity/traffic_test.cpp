@@ -6,7 +6,7 @@
 
 #include "layouts.h"
 #include "train/model_trace.h"
-#include "train/step.h"
+#include "train/prepared.h"
 
 namespace contexture::train {
 namespace {
@@ -25,14 +25,9 @@ Sent one_step(const RunConfig& config) {
   Sent out;
   std::mutex mutex;
   on_threads(config.parallel, [&](const parallel::Groups& groups) {
-    data::BadRecords bad;
-    Session session(config, bad, groups);
-    session.make_retriever();
-    const StepMaker maker(session.config(), session.encoder(), session.documents(),
-                          session.tokenizer(), bad);
-    const PreparedStep step = maker.make(0, prepared_share(config, groups));
-    const Assembled assembled = assemble(config, share_of(config, groups), session.documents(),
-                                         step, look_up(config, session, step));
+    Prepared made(config, 0, groups);
+    Session& session = made.session;
+    const Assembled assembled = made.assembled();
     std::vector<parallel::Feeds> feeds;
     std::vector<parallel::Pass> passes;
     std::vector<const parallel::Pass*> pointers;
@@ -40,7 +35,7 @@ Sent one_step(const RunConfig& config) {
       feeds.push_back(model::make_feeds(config.model, batch, session.model().dtype(), at::kCPU));
     }
     for (const parallel::Feeds& f : feeds)
-      passes.emplace_back(f, /*training=*/true, config.run.seed, step.step);
+      passes.emplace_back(f, /*training=*/true, config.run.seed, made.step.step);
     for (const parallel::Pass& pass : passes) pointers.push_back(&pass);
     parallel::Pipeline& pipeline = session.engine().pipeline();
     const std::map<int, Traffic> before = groups.pp ? groups.pp->links() : std::map<int, Traffic>();

@@ -174,21 +174,7 @@ TEST(ObjectiveLoss, GradientsOfTheMarginalsEqualFiniteDifferences) {
     ASSERT_GT(grads.size(), 20u);
     EXPECT_GT(grads.at("encoder.pool.patch").norm().item<double>(), 1e-6);  // the retriever learns
     EXPECT_EQ(grads.count("score.null"), objectives.count("realm"));
-    const double h = 1e-5;  // error of order h^2, and rounding over h
-    for (const auto& [name, grad] : grads) {
-      at::Tensor value = session.model().parameters().at(name).value.detach();
-      const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(),
-                                                          parallel::Init::normal(1.0), 5);
-      const at::Tensor before = value.clone();
-      value.copy_(before + h * direction);
-      const double above = total();
-      value.copy_(before - h * direction);
-      const double below = total();
-      value.copy_(before);
-      const double expected = (grad * direction).sum().item<double>();
-      EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected)))
-          << name;
-    }
+    expect_differences(session, grads, total);
   }
 }
 

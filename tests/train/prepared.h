@@ -1,5 +1,7 @@
 // A session with its index, and one step of it looked up: where most tests of the training step begin.
 #pragma once
+#include <gtest/gtest.h>
+
 #include "train/step.h"
 
 namespace contexture::train {
@@ -24,5 +26,23 @@ struct Prepared {
   PreparedStep step;
   Lookup lookup;
 };
+
+// Gradients of total() by parameter name, against central differences along a random direction per tensor.
+template <typename Total>
+void expect_differences(Session& session, const std::map<std::string, at::Tensor>& grads, const Total& total) {
+  const double h = 1e-5;  // error of order h^2, and rounding over h
+  for (const auto& [name, grad] : grads) {
+    at::Tensor value = session.model().parameters().at(name).value.detach();
+    const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(), parallel::Init::normal(1.0), 5);
+    const at::Tensor before = value.clone();
+    value.copy_(before + h * direction);
+    const double above = total();
+    value.copy_(before - h * direction);
+    const double below = total();
+    value.copy_(before);
+    const double expected = (grad * direction).sum().template item<double>();
+    EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected))) << name;
+  }
+}
 
 }  // namespace contexture::train

@@ -198,20 +198,7 @@ TEST(Step, GradientsEqualFiniteDifferences) {
   for (const auto& p : session.model().parameters().all()) {
     if (p->grad.defined()) grads[p->name] = p->grad.clone();
   }
-  // Along a random direction per tensor: central differences, error of order h^2 plus rounding over h.
-  const double h = 1e-5;
-  for (const auto& [name, grad] : grads) {
-    at::Tensor value = session.model().parameters().at(name).value.detach();
-    const at::Tensor direction = parallel::draw_initial("direction:" + name, value.sizes().vec(), parallel::Init::normal(1.0), 5);
-    const at::Tensor before = value.clone();
-    value.copy_(before + h * direction);
-    const double above = total();
-    value.copy_(before - h * direction);
-    const double below = total();
-    value.copy_(before);
-    const double expected = (grad * direction).sum().item<double>();
-    EXPECT_NEAR((above - below) / (2 * h), expected, 1e-5 * std::max(1.0, std::abs(expected))) << name;
-  }
+  expect_differences(session, grads, total);
 }
 
 TEST(LookUp, PassesOverDocumentsOfHeldOutExamples) {

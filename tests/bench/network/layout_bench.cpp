@@ -7,15 +7,15 @@
 
 #include <chrono>
 #include <iostream>
-#include <limits>
 #include <thread>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "core/timing.h"
 #include "model/tensor_parallel.h"
-#include "parallel/cost_model.h"
+#include "parallel/cluster.h"
 #include "parallel/launch_env.h"
+#include "parallel/link_timing.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline.h"
 
@@ -81,30 +81,16 @@ struct Options {
   double layer_s = 0.0;  // a layer's forward on one device
 };
 
-// The least seconds of messages of two sizes between two ranks, there and back, to the link's two
-// numbers.
+// A link's two numbers, from messages of two sizes between two ranks; the same on all ranks.
 parallel::Link measure_link(parallel::Communicator& world, int a, int b) {
-  const auto one_way = [&](int64_t bytes) {
-    const at::Tensor buffer = at::zeros({bytes}, at::kByte);
-    double least = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 12; ++i) {
-      const double start = now_s();
-      if (world.rank() == a) {
-        world.send(buffer, b, 2 * i).wait();
-        world.receive(buffer, b, 2 * i + 1).wait();
-      } else if (world.rank() == b) {
-        world.receive(buffer, a, 2 * i).wait();
-        world.send(buffer, a, 2 * i + 1).wait();
-      }
-      least = std::min(least, (now_s() - start) / 2);
-    }
-    return least;
-  };
-  world.barrier();
-  const int64_t small = 1, large = 1 << 21;
-  const double t_small = one_way(small), t_large = one_way(large);
-  const at::Tensor numbers =
-      at::tensor({t_small, (t_large - t_small) / static_cast<double>(large - small)}, at::kDouble);
+  std::vector<parallel::MessageTime> times;
+  for (const int64_t bytes : {int64_t{1}, int64_t{1} << 21}) {
+    world.barrier();  // ranks that have no part in it wait here
+    if (world.rank() != a && world.rank() != b) continue;
+    times.push_back({static_cast<double>(bytes), parallel::one_way_s(world, a, b, bytes, /*repeats=*/11)});
+  }
+  const parallel::Link mine = world.rank() == a ? parallel::fit_link(times) : parallel::Link();
+  const at::Tensor numbers = at::tensor({mine.latency_s, mine.s_per_byte}, at::kDouble);
   world.broadcast(numbers, a).wait();
   return {numbers[0].item<double>(), numbers[1].item<double>()};
 }
