@@ -16,10 +16,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default="build/tests/layout_bench", help="the program layout_bench")
     parser.add_argument("--rate", type=float, default=200, help="of the link between the nodes, Mbit/s")
+    parser.add_argument("--latency", type=float, default=1, help="of that link, one way, ms; 0: none but its own")
     parser.add_argument("--figure", help="an SVG to write")
     options = parser.parse_args()
     rows = []
-    with TwoNodes() as nodes:
+    with TwoNodes(options.latency / 1e3) as nodes:
         nodes.set_rate(options.rate)
 
         def measure(tp, layer_s):
