@@ -15,7 +15,7 @@ namespace {
 
 struct Options {
   SettingOptions settings;
-  std::string cluster, html, timeline;
+  std::string cluster, html, timeline, measured;
   int nodes = 0, gpus_per_node = 0, top = 5;
   train::PlanningFacts facts;
   double search_ms = 0.0, network_share = -1.0, round_ratio = 0.0;
@@ -97,13 +97,15 @@ std::string percent(double share) { return format("{:.1f} %", 100.0 * share); }
 
 void print(const Json& out) {
   const Json &cluster = out["cluster"], &model = out["model"];
+  const double parameters = model["parameters"].get<double>();
+  const bool billions = parameters >= 1e9;
   std::cout << format(
-      "{} GPUs ({} nodes of {}), {:.3g} GB each, of which {:.3g} are usable. {:.3g} billion "
+      "{} GPUs ({} nodes of {}), {:.3g} GB each, of which {:.3g} are usable. {:.3g} {} "
       "parameters in {}, {} inputs a step.\n",
       cluster["nodes"].get<int>() * cluster["gpus_per_node"].get<int>(),
       cluster["nodes"].get<int>(), cluster["gpus_per_node"].get<int>(),
       cluster["gpu"]["memory_gb"].get<double>(), out["usable_gb"].get<double>(),
-      model["parameters"].get<double>() / 1e9, model["dtype"].get<std::string>(),
+      parameters / (billions ? 1e9 : 1e6), billions ? "billion" : "million", model["dtype"].get<std::string>(),
       model["batch_size"].get<int64_t>());
   std::cout << format("{} layouts are possible; {} had to be priced, in {:.2f} s.\n\n",
                       out["layouts_possible"].get<int>(), out["layouts_priced"].get<int>(),
@@ -166,8 +168,31 @@ void print(const Json& out) {
     std::cout << "- " << sentence.get<std::string>() << "\n";
 }
 
+// What the ranks of the first replica did in a step of a run: the timeline.json that a pipeline leaves.
+Json measured_step(const std::string& path) {
+  const Json trace = read_json_file(path);
+  CONTEXTURE_DATA_REQUIRE(trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array(), path,
+                          " is no Chrome trace: it has no list traceEvents. Give the timeline.json of a run with parallel.pp above 1.");
+  Json out = Json::array();
+  for (const Json& event : trace["traceEvents"]) {
+    const std::string where = concat(path, ": event ", out.size());
+    if (json_get<std::string>(event, "ph", where) != "X" || json_get<int64_t>(event, "pid", where) != 0) continue;
+    CONTEXTURE_DATA_REQUIRE(json_get<double>(event, "ts", where) >= 0.0 && json_get<double>(event, "dur", where) >= 0.0 &&
+                                json_get<int64_t>(event, "tid", where) >= 0 && json_get<int64_t>(event, "tid", where) < 100'000,
+                            where, " has a time or rank that cannot be.");
+    Json& kept = out.emplace_back(Json{{"name", json_get<std::string>(event, "name", where)}});
+    for (const char* key : {"ts", "dur", "tid"}) kept[key] = event[key];
+    if (event.contains("args")) kept["args"]["waited_us"] = json_get_or<double>(event["args"], "waited_us", 0.0, where);
+  }
+  CONTEXTURE_DATA_REQUIRE(!out.empty(), path, " has no work of the first replica (pid 0, ph X).");
+  return out;
+}
+
 int run(const Options& options) {
   const parallel::Cluster cluster = cluster_of(options);
+  CONTEXTURE_USAGE_REQUIRE(options.measured.empty() || !options.html.empty(), "--measured ", options.measured,
+                           " is drawn on the page: give --html FILE, too.");
+  const Json measured = options.measured.empty() ? Json() : measured_step(options.measured);
   CONTEXTURE_USAGE_REQUIRE(options.top >= 1, "--top ", options.top, " must be at least 1.");
   const train::RunConfig config = run_config(options.settings);
   validate(config);
@@ -210,6 +235,7 @@ int run(const Options& options) {
   if (!options.html.empty()) {
     Json page = out;
     page["timeline"] = parallel::chrome_trace(plans.front())["traceEvents"];
+    if (!measured.is_null()) page["measured"] = measured;
     write_file_atomic(options.html, plan_page(page));
   }
   options.json ? print_json(out) : print(out);
@@ -246,6 +272,8 @@ Command plan_command(CLI::App& program) {
       "--timed", options->facts.timed,
       "time the blocks on this machine instead of dividing their FLOPs by the GPU's peak");
   app->add_option("--html", options->html, "also write the best plan as one self-contained page");
+  app->add_option("--measured", options->measured,
+                  "on that page, below the simulated step: one that ran, a run's timeline.json");
   app->add_option("--timeline", options->timeline,
                   "also write its simulated schedule as a Chrome trace");
   app->add_flag("--json", options->json, "print one JSON object on stdout");

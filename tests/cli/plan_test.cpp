@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "chromium.h"
 #include "core/error.h"
 #include "program.h"
 
@@ -101,6 +102,36 @@ TEST(Plan, ItsSettingsTrain) {
   EXPECT_EQ(losses(dir.path() / "run").size(), 2u);
 }
 
+TEST(Plan, DrawsAStepThatRanBelowTheSimulatedOne) {
+  const TempDir dir;
+  const std::string run = (dir.path() / "run").string(), page = (dir.path() / "plan.html").string();
+  const Arguments layout{"--set", "parallel.pp=2", "--set", "parallel.microbatches=2", "--set", "parallel.schedule=1f1b"};
+  Arguments training{"launch", "--nproc", "2", "--"};
+  training = with(with(training, tiny_training(run, {"--set", "train.stop_at=6"})), layout);
+  ASSERT_EQ(run_program(training).code, 0);
+  const auto planned = [&](const std::string& measured) {
+    return run_program(with(plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "2", "--html", page, "--measured", measured}), layout));
+  };
+  const Result result = planned(run + "/timeline.json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Result wrong = planned(run + "/run.json");
+  EXPECT_EQ(wrong.code, 3);
+  EXPECT_TRUE(contains(wrong.err, "no Chrome trace")) << wrong.err;
+  const std::string chromium = eval::find_chromium();
+  if (chromium.empty()) GTEST_SKIP() << "no chromium on the path: the page is not loaded";
+  const eval::Loaded loaded = eval::load(chromium, dir.path(), page);
+  EXPECT_EQ(loaded.console, "");
+  const auto count = [&](const std::string& what) {
+    size_t n = 0;
+    for (size_t at = loaded.dom.find(what); at != std::string::npos; at = loaded.dom.find(what, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(count("class=\"stage\""), 2u);
+  EXPECT_GE(count("class=\"wire"), 1u);
+  EXPECT_EQ(count("class=\"F\""), 2 * 2 * 2u + 1);  // two stages, two microbatches, simulated and measured; and the legend
+  EXPECT_EQ(count("class=\"B\""), 2 * 2 * 2u + 1);
+}
+
 struct Refusal {
   Arguments arguments;
   int code;
@@ -133,6 +164,7 @@ TEST(Plan, RefusesWhatCannotBePlanned) {
             {"--nodes", "1", "--gpus-per-node", "4", "--set", "parallel.partitioner=fast"}),
        2, "parallel.partitioner=fast"},
       {plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "1", "--top", "0"}), 2, "--top 0"},
+      {plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "1", "--measured", "t.json"}), 2, "give --html"},
   };
   for (const Refusal& refusal : refusals) {
     const Result result = run_program(refusal.arguments);
