@@ -7,6 +7,7 @@
 #include "parallel/cluster.h"
 #include "parallel/mesh.h"
 #include "parallel/trace_blocks.h"
+#include "train/session.h"
 
 namespace contexture::train {
 
@@ -126,6 +127,7 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
 }
 
 Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed) {
+  if (timed) apply_threads(config.run);  // a block takes as long as in a rank of the run
   const model::Microbatch microbatch = typical_microbatch(config);
   model::Model model(config.model, nullptr, false, shapes.objectives());  // of its own: blocks are given memory one by one
   parallel::TraceOptions options;

@@ -11,8 +11,8 @@ namespace contexture::train {
 model::Microbatch typical_microbatch(const RunConfig& config);
 
 // From shapes alone: FLOPs, bytes of parameters, wires and (estimated) activations; no weights are allocated, so a model of any size
-// takes milliseconds. timed: also runs each kind of block, its weights drawn and freed again, three times, and puts in the median seconds of
-// forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
+// takes milliseconds. timed: also runs each kind of block, its weights drawn and freed again, a few times on run.threads threads (which then stay
+// set), and puts in the fastest forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
 parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed = false);
 
 // Cuts a trace that has times into num_devices stages, for the run's microbatches, its rule for shared parameters and the links of its
