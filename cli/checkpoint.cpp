@@ -1,4 +1,4 @@
-#include "parallel/checkpoint.h"
+#include "parallel/row_pieces.h"
 
 #include <algorithm>
 #include <cstring>
@@ -141,7 +141,8 @@ Command reshard_command(CLI::App& group) {
   app->add_option("--step", options->step, "of a run folder: this step's checkpoint");
   return {app, [options] {
             const fs::path from = locate(options->from, options->step);
-            const parallel::Checkpoint checkpoint = parallel::load_checkpoint(from);
+            parallel::Checkpoint checkpoint = parallel::load_checkpoint(from);
+            parallel::join_pieces(checkpoint.files["retriever"]);
             const fs::path to = parallel::checkpoint_path(options->to, checkpoint.step);
             CONTEXTURE_USAGE_REQUIRE(!fs::exists(to), to.string(), " exists. Name another folder.");
             make_folders(options->to);
@@ -196,11 +197,12 @@ Command diff_command(CLI::App& group) {
   return {
       app, [options] {
         const auto load = [&](const std::string& path) {
-          std::map<std::string, at::Tensor> tensors;
+          parallel::NamedTensors tensors;
           for (const auto& [stem, file] : tensor_files(locate(path, -1), options->files)) {
             for (const auto& [name, tensor] : parallel::read_tensors(file))
               tensors[parallel::file_group(stem) + "/" + name] = tensor;
           }
+          parallel::join_pieces(tensors);
           return tensors;
         };
         const auto a = load(options->a), b = load(options->b);

@@ -1,12 +1,14 @@
 #include <iostream>
 
 #include "cli/index.h"
+#include "cli/ranks.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "data/formats.h"
 #include "data/image.h"
 #include "data/trec.h"
+#include "retriever/spread_index.h"
 #include "train/session.h"
 
 namespace contexture::cli {
@@ -63,7 +65,7 @@ Queries file_queries(const SearchOptions& options, const retriever::TextEncoder&
   return out;
 }
 
-Queries npy_queries(const SearchOptions& options, const retriever::ShardedIndex& index) {
+Queries npy_queries(const SearchOptions& options, const retriever::SpreadIndex& index) {
   const NpyMatrix matrix(options.vectors);
   CONTEXTURE_DATA_REQUIRE(matrix.dim() == index.dim(), options.vectors, " has vectors of ",
                           matrix.dim(), " numbers, the index of ", index.dim(),
@@ -75,13 +77,13 @@ Queries npy_queries(const SearchOptions& options, const retriever::ShardedIndex&
   return out;
 }
 
-void write_results(const SearchOptions& options, const retriever::ShardedIndex& index,
+void write_results(const SearchOptions& options, const retriever::SpreadIndex& index,
                    const Queries& queries) {
   const auto rankings = index.search(queries.vectors, options.k);
   data::TrecRun run;
   for (size_t q = 0; q < rankings.size(); ++q) {
-    for (const retriever::Hit& hit : rankings[q])
-      run[queries.ids[q]].push_back({index.id(hit.row), hit.score});
+    for (const retriever::NamedHit& hit : rankings[q])
+      run[queries.ids[q]].push_back({hit.id, hit.score});
   }
   data::write_run(options.output, run, "contexture");
   print_result(
@@ -89,7 +91,7 @@ void write_results(const SearchOptions& options, const retriever::ShardedIndex& 
       options.json);
 }
 
-int search(SearchOptions& options) {
+void check(const SearchOptions& options) {
   CONTEXTURE_USAGE_REQUIRE(options.k > 0, "-k ", options.k, " must be at least 1.");
   const bool asks = !options.question.empty() || !options.picture.empty();
   const bool many = !options.queries.empty() || !options.vectors.empty();
@@ -108,8 +110,11 @@ int search(SearchOptions& options) {
                            "--queries needs --encoder FOLDER.");
   CONTEXTURE_USAGE_REQUIRE(many == !options.output.empty(),
                            "--output FILE (a TREC run) goes with --queries and --query-vectors.");
-  auto index = retriever::ShardedIndex::load(options.index, options.mapped);
-  if (!options.search.empty()) index.set_search(options.search);
+}
+
+// What rank 0 does. like: the stored vector of --like.
+int ask(const SearchOptions& options, const retriever::SpreadIndex& index,
+        const std::optional<std::vector<float>>& like) {
   std::vector<float> query;
   std::unique_ptr<train::Session> session;
   if (!options.encoder.folder.empty()) {
@@ -124,10 +129,9 @@ int search(SearchOptions& options) {
     write_results(options, index, npy_queries(options, index));
     return 0;
   } else if (!options.like.empty()) {
-    const auto row = index.find(options.like);
-    CONTEXTURE_DATA_REQUIRE(row.has_value(), options.index, " has no document '", options.like,
+    CONTEXTURE_DATA_REQUIRE(like.has_value(), options.index, " has no document '", options.like,
                             "'");
-    query = index.vector(*row);
+    query = *like;
   } else {
     index.require_encoder(run_encoder_hash(options.run, options.step));
     data::BadRecords bad(data::BadRecords::Policy::kSkip);
@@ -135,11 +139,10 @@ int search(SearchOptions& options) {
     query = run_query(*session, options.question, options.picture);
   }
   Json hits = Json::array();
-  const retriever::Ranking ranking = index.search(query, options.k)[0];
-  for (const retriever::Hit& hit : ranking) {
-    hits.push_back({{"id", index.id(hit.row)}, {"score", hit.score}});
+  for (const retriever::NamedHit& hit : index.search(query, options.k)[0]) {
+    hits.push_back({{"id", hit.id}, {"score", hit.score}});
     if (session == nullptr) continue;
-    if (const auto row = session->corpus().find(index.id(hit.row)))
+    if (const auto row = session->corpus().find(hit.id))
       hits.back()["title"] = session->corpus().document(*row).title;
   }
   if (options.json) {
@@ -151,6 +154,26 @@ int search(SearchOptions& options) {
                         hit["id"].get<std::string>(), hit.value("title", ""));
   }
   return 0;
+}
+
+int search(const SearchOptions& options) {
+  constexpr double kMeet_s = 300, kWait_s = 3600;  // for the others; for rank 0's queries
+  const auto world = join_world(kMeet_s);
+  return run_on_rank(world, [&] {
+    check(options);
+    if (world) world->set_deadline(kWait_s);
+    auto index = retriever::SpreadIndex::load(options.index, options.mapped, world);
+    if (!options.search.empty()) index.set_search(options.search);
+    std::optional<std::vector<float>> like;
+    if (!options.like.empty()) like = index.vector_of(options.like);
+    if (world && world->rank() != 0) {
+      index.assist();
+      return 0;
+    }
+    const int code = ask(options, index, like);
+    index.release();
+    return code;
+  });
 }
 
 }  // namespace

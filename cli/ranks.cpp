@@ -8,13 +8,29 @@
 
 namespace contexture::cli {
 
-parallel::Groups join_ranks(train::RunConfig& config) {
+std::shared_ptr<parallel::Communicator> join_world(double deadline_s) {
   const parallel::LaunchEnv env = parallel::detect_launch(parallel::process_environment());
+  if (env.rendezvous.rank != 0) log::set_level(log::Level::warn);  // before the first message
+  return env.rendezvous.size > 1 ? parallel::connect(env.rendezvous, "gloo", deadline_s) : nullptr;
+}
+
+int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const UsageError& error) {  // arguments are the same on all ranks, and so is what is wrong with them
+    throw parallel::AgreedError(error.what(), world ? world->rank() : 0);
+  } catch (const DistributedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (world) world->abort(error.what());  // so that the others can say why
+    throw;
+  }
+}
+
+parallel::Groups join_ranks(train::RunConfig& config) {
   parallel::ParallelConfig& p = config.parallel;
-  const int size = env.rendezvous.size, rank = env.rendezvous.rank;
-  if (rank != 0) log::set_level(log::Level::warn);  // before the first message
-  std::shared_ptr<parallel::Communicator> world;
-  if (size > 1) world = parallel::connect(env.rendezvous, "gloo", static_cast<double>(p.first_timeout_s));
+  const std::shared_ptr<parallel::Communicator> world = join_world(static_cast<double>(p.first_timeout_s));
+  const int size = world ? world->size() : 1, rank = world ? world->rank() : 0;
   try {
     if (p.dp == 0) p.dp = std::max<int64_t>(1, size / std::max<int64_t>(1, p.pp * p.tp));
     config.validate();

@@ -1,5 +1,7 @@
 // Joining the other ranks of a run, however they were started.
 #pragma once
+#include <functional>
+
 #include "parallel/engine.h"
 #include "train/config.h"
 
@@ -9,5 +11,12 @@ namespace contexture::cli {
 // groups of nothing. parallel.dp=0 becomes what pp and tp leave of the world, and the settings are validated. Throws AgreedError, on
 // every rank, where they do not fit; DistributedError when not all ranks come.
 parallel::Groups join_ranks(train::RunConfig& config);
+
+// The world of this process's ranks for a command without a mesh, over Gloo; null: alone. Ranks but 0 log warnings only.
+std::shared_ptr<parallel::Communicator> join_world(double deadline_s);
+
+// Runs `body` on a rank so that no other waits for it when it fails: a usage error, alike on all ranks, is told by rank 0 alone, what
+// else goes wrong here is told to the others. world null: just runs it.
+int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std::function<int()>& body);
 
 }  // namespace contexture::cli

@@ -62,19 +62,11 @@ Command train_command(CLI::App& program) {
   return {app, [options] {
             train::RunConfig config = run_config(options->settings);
             parallel::Groups groups = join_ranks(config);
-            const int rank = groups.rank();
             const std::shared_ptr<parallel::Communicator> world = groups.world;
-            try {
+            return run_on_rank(world, [&] {
               return options->verify_parity ? verify(config, std::move(groups), options->json)
                                             : train_run(config, std::move(groups), options->resume, options->json);
-            } catch (const UsageError& error) {  // settings are the same on all ranks, and so is what is wrong with them
-              throw parallel::AgreedError(error.what(), rank);
-            } catch (const DistributedError&) {
-              throw;
-            } catch (const std::exception& error) {
-              if (world) world->abort(error.what());  // so that the others can say why
-              throw;
-            }
+            });
           }};
 }
 

@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/hash.h"
 #include "core/safetensors.h"
+#include "parallel/gather.h"
 
 namespace contexture::parallel {
 namespace fs = std::filesystem;
@@ -117,27 +118,6 @@ fs::path checkpoint_path(const fs::path& folder, int64_t step) {
   return folder / ("step-" + digits);
 }
 
-namespace {
-
-// Everyone's text, in rank order.
-std::vector<std::string> gather_texts(const std::string& mine, Communicator* world) {
-  if (world == nullptr) return {mine};
-  const int64_t n = world->size();
-  const at::Tensor lengths = at::zeros({n}, at::kLong);
-  world->all_gather(lengths, at::full({1}, static_cast<int64_t>(mine.size()), at::kLong)).wait();
-  const int64_t most = lengths.max().item<int64_t>();
-  const at::Tensor padded = at::zeros({most}, at::kByte), all = at::empty({n * most}, at::kByte);
-  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
-  world->all_gather(all, padded).wait();
-  std::vector<std::string> out;
-  for (int64_t r = 0; r < n; ++r) {
-    out.emplace_back(static_cast<const char*>(all.data_ptr()) + r * most, static_cast<size_t>(lengths[r].item<int64_t>()));
-  }
-  return out;
-}
-
-}  // namespace
-
 std::string file_group(const std::string& stem) {
   static const std::regex part("(.+)-[0-9]{5}-of-[0-9]{5}");
   std::smatch match;
@@ -175,7 +155,7 @@ Json write_files(const fs::path& path, const Checkpoint& checkpoint, Communicato
 
 void write_manifest(const fs::path& path, const Checkpoint& checkpoint, const Json& mine,
                     Communicator* world) {
-  const std::vector<std::string> written = gather_texts(mine.dump(), world);
+  const std::vector<std::string> written = gather_texts(world, mine.dump());
   if (world == nullptr || world->rank() == 0) {
     Json files = Json::object();
     for (const std::string& text : written) files.update(Json::parse(text));

@@ -1,5 +1,8 @@
-// Rows of all ranks of a group, where each rank may have another number of them.
+// Rows and texts of all ranks of a group, where each rank may have another number of them.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "parallel/communicator.h"
 
 namespace contexture::parallel {
@@ -8,5 +11,8 @@ namespace contexture::parallel {
 // width); returns the ranks' rows one below another, [all rows, width]. Collective; group null:
 // mine.
 at::Tensor gather_rows(Communicator* group, const at::Tensor& mine);
+
+// Everyone's text, in rank order. Collective; group null: mine.
+std::vector<std::string> gather_texts(Communicator* group, const std::string& mine);
 
 }  // namespace contexture::parallel

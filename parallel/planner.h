@@ -45,7 +45,8 @@ struct PlannedModel {
   double logical_flops_per_input =
       0.0;  // forward and backward, every document encoded for each input that reads it
   double input_bytes = 0.0;  // tokens and pixels of an input, held for a whole step
-  double index_bytes = 0.0;  // on the first rank of each replica
+  double index_bytes = 0.0;  // on the first rank of each replica, or spread over all ranks
+  bool index_sharded = false;
   double search_s = 0.0;     // per step, as measured
   std::vector<ForwardWork> forward_work = {};
   std::string order = "dp,pp,tp";  // mesh axes (parallel/mesh.h)

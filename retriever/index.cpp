@@ -249,7 +249,10 @@ void Index::set_search(const std::string& parameters) {
 }
 
 void Index::require_encoder(std::string_view hash) const {
-  const std::string& made_by = state_->options.encoder_hash;
+  retriever::require_encoder(state_->options.encoder_hash, hash);
+}
+
+void require_encoder(std::string_view made_by, std::string_view hash) {
   CONTEXTURE_REQUIRE(made_by.empty() || made_by == hash, "The index was made by the encoder ",
                      made_by, ", the queries come from ", hash,
                      ": their vectors do not compare. Build the index again with this encoder.");

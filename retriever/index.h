@@ -104,6 +104,9 @@ class Index {
   std::unique_ptr<State> state_;
 };
 
+// Index::require_encoder() for vectors that the encoder `made_by` made; empty: not known.
+void require_encoder(std::string_view made_by, std::string_view hash);
+
 // Mean share of `exact`'s rows that `approximate` has too, 0..1: what an approximate index loses.
 // Both [n].
 double overlap(const std::vector<Ranking>& approximate, const std::vector<Ranking>& exact);

@@ -6,7 +6,10 @@
 
 #include "core/did_you_mean.h"
 #include "core/error.h"
+#include "core/fault_point.h"
 #include "core/log.h"
+#include "parallel/gather.h"
+#include "retriever/rank_search.h"
 
 namespace contexture::retriever {
 namespace {
@@ -87,19 +90,24 @@ model::ObjectiveOptions RetrieverConfig::objective_options() const {
 }
 
 Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
-                     const std::optional<State>& state, bool holds_index)
-    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), holds_index_(holds_index), schedule_(config.schedule()) {
+                     const parallel::Groups& groups, const std::optional<State>& state)
+    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), groups_(groups), schedule_(config.schedule()) {
   if (counts()) retrieved_U_ = at::zeros({documents.size()}, at::kLong);
   if (!state) {
-    install(embed_all(), 0);
+    install(embed_kept(), 0);
     return;
   }
-  install(state->vectors_UE, state->refreshed_at);
+  const Rows mine = kept();
+  for (const parallel::RowPieces* pieces : {&state->vectors, &state->pending}) {
+    CONTEXTURE_DATA_REQUIRE(pieces->empty() || pieces->rows() == documents.size(), "The checkpoint holds vectors of ", pieces->rows(),
+                            " documents, data.corpus has ", documents.size(), ". Resume with the corpus that the run began with.");
+  }
+  install(state->vectors.slice(mine.begin, mine.end), state->refreshed_at);
   if (counts() && state->retrieved_U.defined() && state->retrieved_U.numel() == documents.size()) retrieved_U_.copy_(state->retrieved_U);
   pending_since_ = state->pending_since;
   if (!pending_since_) return;
   std::promise<at::Tensor> done;
-  done.set_value(state->pending_UE);
+  done.set_value(state->pending.slice(mine.begin, mine.end));
   pending_ = done.get_future().share();
 }
 
@@ -107,17 +115,57 @@ Retriever::~Retriever() {
   if (pending_.valid()) pending_.wait();
 }
 
-at::Tensor Retriever::embed_all() const { return to_float(embed_(documents_->all())); }
+Retriever::Rows Retriever::embedded() const {
+  const auto [begin, end] = parallel::part_of(documents_->size(), {groups_.dp_rank(), groups_.dp_size()});
+  return {begin, end};
+}
+
+// A share of what the replica embeds, so that no vector has to leave its replica.
+Retriever::Rows Retriever::kept() const {
+  if (!sharded()) return {0, documents_->size()};
+  const Rows replica = embedded();
+  if (groups_.replica == nullptr) return replica;
+  const auto [begin, end] = parallel::part_of(replica.end - replica.begin, {groups_.replica->rank(), groups_.replica->size()});
+  return {replica.begin + begin, replica.begin + end};
+}
+
+at::Tensor Retriever::embed_kept() const {
+  // In parts, the same number on all replicas, so that nobody holds many vectors more than he keeps.
+  constexpr int64_t kMostAtOnce = 1 << 16;
+  const int64_t most = (documents_->size() + groups_.dp_size() - 1) / groups_.dp_size();
+  const auto parts = static_cast<int>(std::max<int64_t>(1, (most + kMostAtOnce - 1) / kMostAtOnce));
+  const Rows replica = embedded();
+  const Rows mine = sharded() ? kept() : replica;
+  std::vector<at::Tensor> vectors;
+  for (int p = 0; p < parts; ++p) {
+    const auto [begin, end] = parallel::part_of(replica.end - replica.begin, {p, parts});
+    std::vector<const model::Sequence*> some;
+    for (int64_t row = replica.begin + begin; row < replica.begin + end; ++row) some.push_back(&documents_->sequence(row));
+    const at::Tensor embedded = to_float(embed_(some));
+    const int64_t from = std::max(mine.begin, replica.begin + begin), to = std::max(from, std::min(mine.end, replica.begin + end));
+    vectors.push_back(embedded.narrow(0, std::min(from - replica.begin - begin, embedded.size(0)), to - from).clone());
+  }
+  fault_point("refresh");
+  const at::Tensor all = at::cat(vectors);
+  return sharded() ? all : parallel::gather_rows(groups_.dp.get(), all);
+}
+
+at::Tensor Retriever::embed_some(const std::vector<const model::Sequence*>& sequences) const {
+  const auto [begin, end] = parallel::part_of(static_cast<int64_t>(sequences.size()), {groups_.dp_rank(), groups_.dp_size()});
+  return parallel::gather_rows(groups_.dp.get(), to_float(embed_({sequences.begin() + begin, sequences.begin() + end})));
+}
 
 void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
   refreshed_at_ = step;
-  if (!holds_index_) return;
+  if (!holds_index()) return;
   if (index_ == nullptr || index_->size() != vectors_UE.size(0)) {
     IndexOptions options;
     options.factory = config_.factory;
     options.metric = Metric::kInnerProduct;
     options.search = config_.search;
-    index_ = std::make_unique<Index>(Index::build(options, vectors_UE.size(1), documents_->corpus().ids(), floats(vectors_UE)));
+    std::vector<std::string> ids;
+    for (int64_t row = kept().begin; row < kept().end; ++row) ids.push_back(documents_->corpus().document(row).id);
+    index_ = std::make_unique<Index>(Index::build(options, vectors_UE.size(1), std::move(ids), floats(vectors_UE)));
   } else {
     index_->rebuild(floats(vectors_UE), "");
   }
@@ -125,10 +173,38 @@ void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
   vectors_UE_ = index_->built_factory() == "Flat" ? at::Tensor() : vectors_UE;
 }
 
+std::optional<std::vector<Ranking>> Retriever::search_all_ranks(const at::Tensor& query_BE, int64_t k) const {
+  const int64_t first = kept().begin;
+  auto found = search_ranks(*groups_.world, query_BE, k, [&](std::span<const float> queries, int64_t most) {
+    std::vector<Ranking> mine = index_->search(queries, most);
+    for (Ranking& ranking : mine) {
+      for (Hit& hit : ranking) hit.row += first;
+    }
+    return mine;
+  });
+  if (!found) return found;
+  const Corpus& corpus = documents_->corpus();
+  for (Ranking& ranking : *found) keep_best(ranking, k, [&corpus](int64_t row) -> const std::string& { return corpus.document(row).id; });
+  return found;
+}
+
 std::vector<Ranking> Retriever::search(const at::Tensor& query_BE, int64_t k) const {
   const at::Tensor queries = to_float(query_BE);
-  if (queries.size(0) == 0 || k <= 0) return std::vector<Ranking>(queries.size(0));
+  if (k <= 0) return std::vector<Ranking>(queries.size(0));
+  if (sharded()) return *search_all_ranks(queries, k);
+  if (queries.size(0) == 0) return {};
   return index_->search(floats(queries), k);
+}
+
+void Retriever::assist() const {
+  if (!sharded()) return;
+  const at::Tensor nothing = at::empty({0, index_->dim()}, at::kFloat);
+  while (search_all_ranks(nothing, 0)) {
+  }
+}
+
+void Retriever::release() const {
+  if (sharded()) search_all_ranks(at::empty({0, index_->dim()}, at::kFloat), 0);
 }
 
 std::vector<Ranking> Retriever::look_up(const at::Tensor& query_BE, int64_t k) {
@@ -147,16 +223,19 @@ at::Tensor Retriever::stored() const {
   return at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
 }
 
-void Retriever::measured(const std::vector<int64_t>& rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change) {
-  if (!holds_index_) return change();
+void Retriever::measured(const std::vector<int64_t>* rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change) {
+  if (!holds_index()) return change();
   Staleness found;
   found.steps = steps;
   at::Tensor old_RE = stored();
-  if (!rows.empty()) old_RE = old_RE.index_select(0, at::tensor(at::ArrayRef<int64_t>(rows), at::kLong));
+  if (rows != nullptr) old_RE = old_RE.index_select(0, at::tensor(at::ArrayRef<int64_t>(*rows), at::kLong));
   // Embeddings have unit length.
-  found.cosine = (old_RE.to(at::kDouble) * fresh_RE.to(at::kDouble)).sum(1).mean().item<double>();
+  const at::Tensor cosines = at::tensor({(old_RE.to(at::kDouble) * fresh_RE.to(at::kDouble)).sum().item<double>(),
+                                         static_cast<double>(old_RE.size(0))}, at::kDouble);
+  if (sharded()) groups_.world->all_reduce(cosines).wait();
+  found.cosine = cosines[0].item<double>() / cosines[1].item<double>();
   const int64_t k = std::max<int64_t>(1, config_.documents);
-  const bool probe = probe_BE_.defined() && probe_BE_.size(0) > 0;
+  const bool probe = probe_BE_.defined() && (sharded() || probe_BE_.size(0) > 0);
   const std::vector<Ranking> before = probe ? search(probe_BE_, k) : std::vector<Ranking>();
   change();
   if (probe) found.recall = overlap(before, search(probe_BE_, k));
@@ -164,26 +243,30 @@ void Retriever::measured(const std::vector<int64_t>& rows, const at::Tensor& fre
 }
 
 void Retriever::refresh_now(int64_t step) {
-  const at::Tensor fresh = embed_all();
-  measured({}, fresh, step - refreshed_at_, [&] { install(fresh, step); });
+  const at::Tensor fresh = embed_kept();
+  measured(nullptr, fresh, step - refreshed_at_, [&] { install(fresh, step); });
 }
 
 void Retriever::refresh_partly(int64_t step) {
   // The most retrieved first; of equals, the one that stands first in the corpus.
   const at::Tensor order = std::get<1>(retrieved_U_.sort(/*stable=*/true, 0, /*descending=*/true));
-  std::vector<int64_t> rows;
+  const Rows mine = kept();
+  std::vector<int64_t> rows, places;  // of those kept here, and where they stand among all that are embedded
   std::vector<const model::Sequence*> sequences;
   for (int64_t i = 0; i < std::min(config_.partial_documents, order.numel()); ++i) {
     const int64_t row = order.data_ptr<int64_t>()[i];
     if (retrieved_U_.data_ptr<int64_t>()[row] == 0) break;
-    rows.push_back(row);
+    if (mine.has(row)) {
+      rows.push_back(row - mine.begin);
+      places.push_back(static_cast<int64_t>(sequences.size()));
+    }
     sequences.push_back(&documents_->sequence(row));
   }
   retrieved_U_.zero_();
-  if (rows.empty()) return;
-  const at::Tensor fresh_RE = to_float(embed_(sequences));
-  measured(rows, fresh_RE, step - refreshed_at_, [&] {
-    if (!holds_index_) return;
+  if (sequences.empty()) return;
+  const at::Tensor fresh_RE = embed_some(sequences).index_select(0, at::tensor(at::ArrayRef<int64_t>(places), at::kLong));
+  measured(&rows, fresh_RE, step - refreshed_at_, [&] {
+    if (!holds_index() || rows.empty()) return;
     if (!vectors_UE_.defined()) return index_->replace(rows, floats(fresh_RE));
     // Trained anew, as after a resume: the index is a function of its vectors.
     const at::Tensor all = vectors_UE_.clone();
@@ -196,7 +279,7 @@ bool Retriever::after_step(int64_t step) {
   bool changed = false;
   if (pending_since_ && step >= *pending_since_ + config_.refresh_lag) {
     const at::Tensor fresh = pending_.get();  // waits if the thread is late: the step of the swap is fixed
-    measured({}, fresh, *pending_since_ - refreshed_at_, [&] { install(fresh, *pending_since_); });
+    measured(nullptr, fresh, *pending_since_ - refreshed_at_, [&] { install(fresh, *pending_since_); });
     pending_since_.reset();
     pending_ = {};
     snapshot_.reset();
@@ -215,7 +298,7 @@ bool Retriever::after_step(int64_t step) {
   if (whole_ == nullptr) {
     // A thread of its own would mix its collectives with those of training.
     std::promise<at::Tensor> done;
-    done.set_value(embed_all());
+    done.set_value(embed_kept());
     pending_ = done.get_future().share();
     return changed;
   }
@@ -227,18 +310,22 @@ bool Retriever::after_step(int64_t step) {
 }
 
 void Retriever::update(int64_t row) {
+  CONTEXTURE_INVARIANT(groups_.world == nullptr, "an edit over many ranks");
   const at::Tensor vector = to_float(embed_({&documents_->sequence(row)}));
   index_->replace(std::span<const int64_t>(&row, 1), floats(vector));
   if (vectors_UE_.defined()) vectors_UE_.select(0, row).copy_(vector[0]);
 }
 
 Retriever::State Retriever::state() const {
+  const auto pieces = [this](const at::Tensor& vectors) {
+    return sharded() ? parallel::RowPieces(kept().begin, vectors) : parallel::RowPieces(vectors);
+  };
   State state;
   state.refreshed_at = refreshed_at_;
   state.pending_since = pending_since_;
-  if (pending_since_) state.pending_UE = pending_.get();
-  if (holds_index_) state.vectors_UE = stored();
-  state.retrieved_U = retrieved_U_;
+  if (pending_since_) state.pending = pieces(pending_.get());
+  if (holds_index()) state.vectors = pieces(stored());
+  if (retrieved_U_.defined()) state.retrieved_U = retrieved_U_.clone();  // a save may still read it when counts go on
   return state;
 }
 

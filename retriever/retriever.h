@@ -1,6 +1,7 @@
 // What a training step looks documents up in: an index over the corpus as embedded by some past state of the encoder,
 // and how it is refreshed: from the live encoder between two steps, or on a thread from a snapshot and swapped in a
-// stated number of steps later, waiting if late, so that a resumed run retrieves the same documents.
+// stated number of steps later, waiting if late, so that a resumed run retrieves the same documents. In a run of many ranks
+// each may keep the vectors of some documents alone.
 #pragma once
 #include <functional>
 #include <map>
@@ -9,6 +10,8 @@
 #include <optional>
 
 #include "model/model.h"
+#include "parallel/engine.h"
+#include "parallel/row_pieces.h"
 #include "retriever/documents.h"
 #include "retriever/index.h"
 #include "retriever/refresh.h"
@@ -18,6 +21,7 @@ namespace contexture::retriever {
 struct RetrieverConfig {
   std::string factory = "Flat";
   std::string search;
+  bool sharded = true;
   int64_t documents = 2;
   int64_t refresh_every = 0;
   std::string refresh_schedule;
@@ -39,6 +43,7 @@ struct RetrieverConfig {
   void for_each(Visitor&& visit) {
     visit("factory", factory, "FAISS factory string of the index");
     visit("search", search, "FAISS search parameters, such as nprobe=16");
+    visit("sharded", sharded, "over many ranks, each keeps and searches the vectors of a share of the documents; false: each replica's first rank has all");
     visit("documents", documents, "documents each input reads (k); 0: closed book");
     visit("refresh_every", refresh_every, "steps between refreshes of the index; 0: never after the first");
     visit("refresh_schedule", refresh_schedule, "the same by range of steps, as in 0-100:10,100-100000:500; empty: refresh_every");
@@ -68,25 +73,27 @@ struct RetrieverConfig {
 
 class Retriever {
  public:
-  // Embeds documents with the current weights: [n, E]. Over many ranks it is a collective.
+  // Embeds documents with the current weights: [n, E]. Over many ranks: those of this rank's replica, on all its ranks; a collective in
+  // which every replica takes part, with documents of its own or none.
   using Embed = std::function<at::Tensor(const std::vector<const model::Sequence*>&)>;
   // What a checkpoint must hold for the same documents to be retrieved after a resume.
   struct State {
     int64_t refreshed_at = 0;
-    at::Tensor vectors_UE;                 // [documents, E] fp32
+    parallel::RowPieces vectors;           // [documents, E] fp32: all, or those that this rank keeps
     std::optional<int64_t> pending_since;  // a refresh that had started
-    at::Tensor pending_UE;                 // and what it came to
+    parallel::RowPieces pending;           // and what it came to
     at::Tensor retrieved_U;                // how often each document was, since the last partial refresh; undefined without these
   };
 
-  // Builds the first index from the current weights, or from a checkpoint's state. whole: the model, where this process has all of it: a
-  // refresh with a lag then embeds a snapshot on a thread; else at its start. holds_index: false on ranks that embed with the
-  // others but leave searching to one of them. All references must outlive this.
+  // Builds the first index from the current weights, or from a checkpoint's state, whichever ranks wrote it. whole: the model, where this
+  // process has all of it: a refresh with a lag then embeds a snapshot on a thread; else at its start. groups: this rank's. All references
+  // must outlive this. Collective.
   Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
-            const std::optional<State>& state = {}, bool holds_index = true);
+            const parallel::Groups& groups = {}, const std::optional<State>& state = {});
   ~Retriever();
 
-  // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index is held.
+  // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index is held. With a sharded index a
+  // collective: each rank gets the rankings of its own queries, of which it may have none.
   std::vector<Ranking> search(const at::Tensor& query_BE, int64_t k) const;
 
   // The same, remembering the queries: staleness is measured with them. For the training loop.
@@ -95,35 +102,49 @@ class Retriever {
   bool counts() const { return config_.partial_every > 0; }
   void count(const at::Tensor& rows);
 
+  // While rank 0 searches for itself, the other ranks assist it until it releases them. Nothing to do unless sharded.
+  void assist() const;
+  void release() const;
+
   // Call once after each optimizer step, with the number of steps done. True when the index changed.
   bool after_step(int64_t step);
   void refresh_now(int64_t step);
 
-  // Vectors of one document from the live encoder: after an edit.
+  // Vectors of one document from the live encoder: after an edit. In one process.
   void update(int64_t row);
 
   int64_t refreshed_at() const { return refreshed_at_; }  // step whose weights made the vectors
   // Of the last refresh in this process, whole or partial; none before it, or where the index is not held.
   const std::optional<Staleness>& staleness() const { return staleness_; }
-  bool holds_index() const { return holds_index_; }
-  const Index& index() const { return *index_; }
+  bool sharded() const { return config_.sharded && groups_.world != nullptr; }  // over the ranks of the world
+  bool holds_index() const { return sharded() || groups_.first_of_replica(); }
+  const Index& index() const { return *index_; }  // of this rank's documents
   State state() const;  // waits for a refresh on the thread
 
  private:
-  at::Tensor embed_all() const;
-  void install(const at::Tensor& vectors_UE, int64_t step);
+  struct Rows {
+    int64_t begin = 0, end = 0;
+    bool has(int64_t row) const { return row >= begin && row < end; }
+  };
+  Rows embedded() const;  // by this rank's replica in a refresh
+  Rows kept() const;      // by this rank
+  at::Tensor embed_kept() const;
+  // On every rank.
+  at::Tensor embed_some(const std::vector<const model::Sequence*>& sequences) const;
+  std::optional<std::vector<Ranking>> search_all_ranks(const at::Tensor& query_BE, int64_t k) const;
+  void install(const at::Tensor& vectors_UE, int64_t step);  // those kept
   void refresh_partly(int64_t step);
-  // Replaces vectors by `change` and measures what that did. rows: those that change; empty: all.
-  void measured(const std::vector<int64_t>& rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change);
-  at::Tensor stored() const;  // [U, E]
+  // Replaces vectors by `change` and measures what that did. rows: those that change, counted from the first kept; null: all.
+  void measured(const std::vector<int64_t>* rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change);
+  at::Tensor stored() const;  // [kept, E]
 
   RetrieverConfig config_;
   const Documents* documents_;
   Embed embed_;
   const model::Model* whole_;
-  bool holds_index_;
+  parallel::Groups groups_;
   std::unique_ptr<Index> index_;
-  at::Tensor vectors_UE_;  // what index_ was made from, where it keeps less than that (a compressing factory); else undefined
+  at::Tensor vectors_UE_;  // what index_ was made from (U: those kept), where it keeps less than that (a compressing factory); else undefined
   int64_t refreshed_at_ = 0;
   RefreshSchedule schedule_;
   at::Tensor retrieved_U_;  // int64, since the last partial refresh

@@ -7,6 +7,7 @@
 #include "core/files.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "retriever/rank_search.h"
 
 namespace contexture::retriever {
 namespace {
@@ -44,40 +45,49 @@ ShardedIndex::ShardedIndex(std::vector<Index> shards) : shards_(std::move(shards
   for (const Index& shard : shards_) first_row_.push_back(first_row_.back() + shard.size());
 }
 
-ShardedIndex ShardedIndex::load(const fs::path& path, bool mapped) {
-  std::vector<Index> shards;
-  if (!is_shard_list(path)) {
-    shards.push_back(Index::load(path, mapped));
-    return ShardedIndex(std::move(shards));
-  }
+ShardList ShardList::read(const fs::path& path) {
+  if (!is_shard_list(path)) return {path, {path}};
   const std::string where = path.string();
   const Json json = read_json_file(where);
   CONTEXTURE_DATA_REQUIRE(json.is_object() && json.value("format", Json()) == kFormat &&
                               json_get<int64_t>(json, "version", where) == 1,
                           where, ": is no list of shards (format \"", kFormat, "\", version 1).");
-  const auto names = json_get<std::vector<std::string>>(json, "shards", where);
-  CONTEXTURE_DATA_REQUIRE(!names.empty(), where, ": lists no shard.");
-  std::unordered_set<std::string_view> seen;
-  for (const std::string& name : names) {
+  ShardList list{path, {}, json_get<int64_t>(json, "count", where)};
+  for (const std::string& name : json_get<std::vector<std::string>>(json, "shards", where)) {
     CONTEXTURE_DATA_REQUIRE(fs::path(name).filename() == name, where, ": '", name,
                             "' must be a file beside it.");
-    shards.push_back(Index::load(path.parent_path() / name, mapped));
+    list.shards.push_back(path.parent_path() / name);
   }
+  CONTEXTURE_DATA_REQUIRE(!list.shards.empty(), where, ": lists no shard.");
+  CONTEXTURE_DATA_REQUIRE(list.count >= 0, where, ": says it has ", list.count, " documents.");
+  return list;
+}
+
+ShardedIndex ShardedIndex::load(const ShardList& list, int64_t begin, int64_t end, bool mapped) {
+  const std::string where = list.path.string();
+  std::vector<Index> shards;
+  for (int64_t s = begin; s < end; ++s) shards.push_back(Index::load(list.shards[s], mapped));
+  std::unordered_set<std::string_view> seen;
   for (const Index& shard : shards) {
     CONTEXTURE_DATA_REQUIRE(
         shard.dim() == shards[0].dim() && shard.options().metric == shards[0].options().metric &&
             shard.options().encoder_hash == shards[0].options().encoder_hash,
         where,
         ": its shards differ in dimension, metric or encoder. Some belong to another index.");
-    for (int64_t row = 0; row < shard.size(); ++row) {
+    for (int64_t row = 0; shards.size() > 1 && row < shard.size(); ++row) {
       CONTEXTURE_DATA_REQUIRE(seen.insert(shard.id(row)).second, where, ": the id '", shard.id(row),
                               "' is in two shards.");
     }
   }
-  ShardedIndex all(std::move(shards));
-  CONTEXTURE_DATA_REQUIRE(all.size() == json_get<int64_t>(json, "count", where), where,
-                          ": says it has ", json["count"].dump(), " documents, its shards have ",
-                          all.size(), ". One of them was replaced.");
+  return ShardedIndex(std::move(shards));
+}
+
+ShardedIndex ShardedIndex::load(const fs::path& path, bool mapped) {
+  const ShardList list = ShardList::read(path);
+  ShardedIndex all = load(list, 0, static_cast<int64_t>(list.shards.size()), mapped);
+  CONTEXTURE_DATA_REQUIRE(list.count < 0 || all.size() == list.count, path.string(), ": says it has ",
+                          list.count, " documents, its shards have ", all.size(),
+                          ". One of them was replaced.");
   return all;
 }
 
@@ -115,12 +125,7 @@ std::vector<Ranking> ShardedIndex::search(std::span<const float> queries, int64_
     }
   }
   for (Ranking& ranking : merged) {
-    const int64_t kept = std::min<int64_t>(k, static_cast<int64_t>(ranking.size()));
-    std::partial_sort(ranking.begin(), ranking.begin() + kept, ranking.end(),
-                      [this](const Hit& a, const Hit& b) {
-                        return a.score != b.score ? a.score > b.score : id(a.row) < id(b.row);
-                      });
-    ranking.resize(kept);
+    keep_best(ranking, k, [this](int64_t row) -> const std::string& { return id(row); });
   }
   return merged;
 }

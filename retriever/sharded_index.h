@@ -10,12 +10,22 @@
 
 namespace contexture::retriever {
 
+// What a list of shards names.
+struct ShardList {
+  std::filesystem::path path;
+  std::vector<std::filesystem::path> shards;
+  int64_t count = -1;  // documents in all; -1: path is itself the one shard
+  static ShardList read(const std::filesystem::path& path);
+};
+
 class ShardedIndex {
  public:
   // `path` is one index, or a list of shards (ending in .shards.json). Throws DataError naming the
   // shard when one is missing, damaged, of another metric, dimension or encoder, or when two shards
   // share an id.
   static ShardedIndex load(const std::filesystem::path& path, bool mapped = false);
+  // Shards [begin, end) of a list alone.
+  static ShardedIndex load(const ShardList& list, int64_t begin, int64_t end, bool mapped);
   explicit ShardedIndex(std::vector<Index> shards);  // at least one
 
   int64_t size() const { return first_row_.back(); }

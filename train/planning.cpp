@@ -142,6 +142,7 @@ parallel::PlannedModel planned_model(const RunConfig& config, const PlanningFact
     out.input_bytes += static_cast<double>(feed.nbytes()) / static_cast<double>(group);
   out.index_bytes = static_cast<double>(facts.documents) *
                     index_bytes_per_vector(config.retriever.factory, config.model.embedding_width);
+  out.index_sharded = config.retriever.sharded;
   out.search_s = facts.search_s;
   out.forward_work = forward_work_of(
       config, facts.documents, static_cast<double>(config.model.embedding_width) * out.wide_bytes);

@@ -7,7 +7,6 @@
 
 #include "core/config.h"
 #include "core/error.h"
-#include "core/fault_point.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "train/model_trace.h"
@@ -70,16 +69,9 @@ at::Tensor Session::embed(const std::string& tower, const std::vector<const mode
 
 void Session::make_retriever(const std::optional<retriever::Retriever::State>& state) {
   const parallel::Groups& groups = engine_->groups();
-  // Each replica embeds a share of the documents.
-  const auto embed_documents = [this, &groups](const std::vector<const model::Sequence*>& all) {
-    const auto [begin, end] =
-        parallel::part_of(static_cast<int64_t>(all.size()), {groups.dp_rank(), groups.dp_size()});
-    const at::Tensor mine = embed("doc", {all.begin() + begin, all.begin() + end});
-    fault_point("refresh");
-    return engine_->gather_rows(mine);
-  };
-  retriever_ = std::make_unique<retriever::Retriever>(config_.retriever, *documents_, embed_documents,
-                                                      groups.world == nullptr ? model_.get() : nullptr, state, groups.first_of_replica());
+  retriever_ = std::make_unique<retriever::Retriever>(
+      config_.retriever, *documents_, [this](const std::vector<const model::Sequence*>& some) { return embed("doc", some); },
+      groups.world == nullptr ? model_.get() : nullptr, groups, state);
 }
 
 std::shared_ptr<const model::Model> Session::whole_model() {
@@ -118,32 +110,33 @@ std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std
   return session;
 }
 
-void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint) {
+void save_retriever(const retriever::Retriever& retriever, bool first, parallel::Checkpoint& checkpoint) {
+  if (!first && !retriever.sharded()) return;
   const retriever::Retriever::State state = retriever.state();
   parallel::NamedTensors& tensors = checkpoint.files["retriever"];
-  tensors["vectors"] = state.vectors_UE;
-  checkpoint.state["retriever"] = {{"refreshed_at", state.refreshed_at}};
+  state.vectors.put(tensors, "vectors");
+  state.pending.put(tensors, "pending");
+  if (!first) return;
   if (state.retrieved_U.defined()) tensors["retrieved"] = state.retrieved_U;
-  if (!state.pending_since) return;
-  checkpoint.state["retriever"]["pending_since"] = *state.pending_since;
-  tensors["pending"] = state.pending_UE;
+  checkpoint.state["retriever"] = {{"refreshed_at", state.refreshed_at}};
+  if (state.pending_since) checkpoint.state["retriever"]["pending_since"] = *state.pending_since;
 }
 
 retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint) {
   const Json& about = checkpoint.state.at("retriever");
   const parallel::NamedTensors& tensors = checkpoint.files.at("retriever");
-  const auto tensor = [&](const char* name) {
-    const auto it = tensors.find(name);
-    CONTEXTURE_DATA_REQUIRE(it != tensors.end(), "retriever.safetensors lacks '", name, "'");
-    return it->second.clone();  // out of the file's map, which is read-only
+  const auto pieces = [&](const char* name) {
+    parallel::RowPieces found = parallel::RowPieces::find(tensors, name);
+    CONTEXTURE_DATA_REQUIRE(!found.empty(), "retriever.safetensors lacks '", name, "'");
+    return found;
   };
   retriever::Retriever::State state;
   state.refreshed_at = json_get<int64_t>(about, "refreshed_at", "state.json");
-  state.vectors_UE = tensor("vectors");
-  if (tensors.count("retrieved") != 0) state.retrieved_U = tensor("retrieved");
+  state.vectors = pieces("vectors");
+  if (tensors.count("retrieved") != 0) state.retrieved_U = tensors.at("retrieved");
   if (about.contains("pending_since")) {
     state.pending_since = json_get<int64_t>(about, "pending_since", "state.json");
-    state.pending_UE = tensor("pending");
+    state.pending = pieces("pending");
   }
   return state;
 }

@@ -53,8 +53,8 @@ class Session {
 std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides,
                                   data::BadRecords& bad, int64_t step = -1, bool with_index = true);
 
-// The retriever's part of a checkpoint, out and in.
-void save_retriever(const retriever::Retriever& retriever, parallel::Checkpoint& checkpoint);
+// The retriever's part of a checkpoint, out and in. Out: of this rank's; first: of the world.
+void save_retriever(const retriever::Retriever& retriever, bool first, parallel::Checkpoint& checkpoint);
 retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint);
 
 // Uses run.threads for LibTorch and FAISS, which share one OpenMP pool; 0: as many as the machine has cores, or as OMP_NUM_THREADS says.

@@ -65,7 +65,8 @@ Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& st
   if (depth > 0) {
     const at::Tensor query_BE = session.embed("query", queries);
     if (session.retriever().holds_index()) {
-      const std::vector<retriever::Ranking> rankings = session.retriever().look_up(query_BE, depth);
+      const int64_t asked = session.engine().groups().first_of_replica() ? query_BE.size(0) : 0;
+      const std::vector<retriever::Ranking> rankings = session.retriever().look_up(query_BE.narrow(0, 0, asked), depth);
       for (size_t i = 0; i < rankings.size(); ++i) {
         for (size_t r = 0; r < rankings[i].size(); ++r) found[i][r] = rankings[i][r].row;
       }

@@ -31,7 +31,7 @@ struct StepStats {
 };
 
 // Retrieves for every input of this replica (and puts a gold document first where config.retriever.gold says so). The
-// index is searched by the replica's first rank, which tells the others. Held-out documents are passed over: they are no
+// replica's first rank asks the index, with the other ranks where it is sharded, and tells its replica. Held-out documents are passed over: they are no
 // distractor and no negative in training. The rankings name them.
 Lookup look_up(const RunConfig& config, Session& session, const PreparedStep& step);
 

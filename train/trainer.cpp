@@ -243,9 +243,14 @@ void Trainer::evaluate(int64_t step) {
   set_phase("evaluation");
   const std::shared_ptr<const model::Model> whole = session_->whole_model();
   const auto& world = session_->engine().groups().world;
-  // Rank 0 evaluates; the others wait, however long it takes.
+  // Rank 0 evaluates; the others wait, however long it takes, and search their share of the index for it.
   if (world) world->set_deadline(1e6);
-  if (whole) score(step, *whole);
+  if (whole) {
+    score(step, *whole);
+    session_->retriever().release();
+  } else {
+    session_->retriever().assist();
+  }
   if (world) {
     const at::Tensor best = at::tensor({best_score_, static_cast<double>(best_step_)}, at::kDouble);
     world->broadcast(best, 0).wait();
@@ -281,8 +286,8 @@ void Trainer::save(int64_t step) {
                    /*copies=*/config_.checkpoint.async);
   saved_step_ = step;
   parallel::Communicator* world = session_->engine().groups().world.get();
+  save_retriever(session_->retriever(), writes(), checkpoint);
   if (writes()) {
-    save_retriever(session_->retriever(), checkpoint);
     checkpoint.state["config"] = to_json(config_);
     checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
     checkpoint.state["train_s"] = train_s_;

@@ -263,7 +263,8 @@ class LayoutPricing {
       MemoryParts parts = costs_.states_of(parameters_of(r), l);
       parts.activations = activations(schedule, r);
       parts.working = working(r);
-      parts.index = r == 0 ? model_.index_bytes : 0.0;
+      const double on_first = r == 0 ? model_.index_bytes : 0.0;
+      parts.index = model_.index_sharded ? model_.index_bytes / (l.dp * l.pp * l.tp) : on_first;
       parts.inputs = model_.input_bytes * static_cast<double>(model_.batch_size) / l.dp;
       for (const StageCost& stage : plan_.cut.stages) {
         if (stage.device != r) continue;

@@ -196,6 +196,34 @@ TEST_F(IndexCommands, AddMergeAndCutKeepEveryDocument) {
   EXPECT_EQ(direct["overlap_with_exact"], 1.0);
 }
 
+TEST_F(IndexCommands, RanksSearchAListOfShardsAsOneProcessDoes) {
+  const std::string vectors = write_vectors("v.npy", 60, 8), queries = write_vectors("q.npy", 9, 8);
+  build({"--vectors", vectors, "--shards", "3", "--output", at("v.shards.json")});
+  const auto command = [&](const std::string& ranks, const Arguments& more) {
+    Arguments out{"index", "search", at("v.shards.json"), "-k", "7"};
+    if (ranks != "1") out.insert(out.begin(), {"launch", "--nproc", ranks, "--"});
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  };
+  const Result like = run_program(command("1", {"--like", "41", "--json"}));
+  ASSERT_EQ(like.code, 0) << like.err;
+  ASSERT_EQ(run_program(command("1", {"--query-vectors", queries, "--output", at("1.run")})).code, 0);
+  for (const char* ranks : {"2", "3", "4"}) {
+    const Result together = run_program(command(ranks, {"--like", "41", "--json"}));
+    ASSERT_EQ(together.code, 0) << together.err;
+    EXPECT_EQ(together.json(), like.json()) << ranks;
+    EXPECT_EQ(together.err.find("nothing to search") != std::string::npos, ranks[0] == '4') << together.err;
+    const std::string run = at(std::string(ranks) + ".run");
+    const Result many = run_program(command(ranks, {"--query-vectors", queries, "--output", run, "--mapped"}));
+    ASSERT_EQ(many.code, 0) << many.err;
+    EXPECT_EQ(read_file(run), read_file(at("1.run"))) << ranks;
+  }
+  expect_refused(command("2", {"--like", "nobody"}), 3, "has no document 'nobody'");
+  expect_refused(command("2", {}), 2, "ask with one of");
+  fs::remove(at("v.00002-of-00003.faiss"));
+  expect_refused(command("3", {"--like", "41"}), 3, "there is no such index");
+}
+
 TEST_F(IndexCommands, MemoryAndRecallChooseTheIndexAndSayWhy) {
   const Json built = build(
       {"--vectors", write_vectors("v.npy", 60, 8), "--memory", "1M", "--output", at("v.faiss")});

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/safetensors.h"
 #include "program.h"
 
 namespace contexture::cli {
@@ -206,6 +207,7 @@ TEST(Parallel, ReshardWritesOneFileEach) {
   ASSERT_EQ(run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3"})))).code, 0);
   ASSERT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 0);
   EXPECT_TRUE(fs::exists(to / "step-00000003" / "model.safetensors"));
+  EXPECT_EQ(SafetensorsReader(to / "step-00000003" / "retriever.safetensors").names(), std::vector<std::string>{"vectors"}) << "of its pieces";
   const Result compared = run_program({"checkpoint", "diff", run, to / "step-00000003"});
   EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
   EXPECT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 2) << "it must not write over another";

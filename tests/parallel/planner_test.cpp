@@ -74,6 +74,19 @@ TEST(Planner, EqualStagesIdleAsTheClosedFormsSay) {
   EXPECT_NEAR(planner.price(layout).idle, .1579, 5e-5);  // of docs/parallel.md, four digits
 }
 
+TEST(Planner, AShardedIndexIsOnAllRanksAndAWholeOneOnEachReplicasFirst) {
+  PlannedModel model = chain_of({}, 8);
+  model.index_bytes = 800;
+  for (const bool sharded : {true, false}) {
+    model.index_sharded = sharded;
+    Planner planner(model, machines(1, 4));
+    const LayoutPlan plan = planner.price({.dp = 2, .pp = 2, .microbatches = 4});
+    ASSERT_EQ(plan.memory.size(), 2u);
+    EXPECT_EQ(plan.memory[0].index, sharded ? 200 : 800);
+    EXPECT_EQ(plan.memory[1].index, sharded ? 200 : 0);
+  }
+}
+
 TEST(Planner, StatesTakeTheBytesOfEachZeroStage) {
   constexpr double kParameters = 8 * 50.0;  // 100 bytes a block
   for (const bool bf16 : {true, false}) {

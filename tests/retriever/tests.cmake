@@ -8,4 +8,5 @@ contexture_test(retriever/index_files_test.cpp LINK retriever ENV OMP_NUM_THREAD
 contexture_test(retriever/refresh_test.cpp LINK retriever LABEL unit)
 
 contexture_test(retriever/sharded_index_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
+contexture_test(retriever/rank_search_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)
 contexture_test(retriever/embedding_job_test.cpp LINK retriever ENV OMP_NUM_THREADS=1)

@@ -1,0 +1,213 @@
+// The index spread over the ranks of a run: what is retrieved and trained is what an index in one piece gives, bit for bit, and any
+// number of ranks goes on from the checkpoint of any other.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "layouts.h"
+#include "parallel/row_pieces.h"
+#include "train/prepared.h"
+#include "train/trainer.h"
+
+namespace contexture::train {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr std::array<int, 3> kLayouts[] = {{2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}};
+
+RunConfig laid(RunConfig config, const std::array<int, 3>& layout) {
+  config.parallel.dp = layout[0];
+  config.parallel.pp = layout[1];
+  config.parallel.tp = layout[2];
+  return config;
+}
+
+RunConfig reading(const TinyWorld& world) {
+  RunConfig config = tiny(world);
+  config.retriever.gold = false;
+  config.retriever.documents = 3;
+  return config;
+}
+
+TEST(ShardedIndex, EveryLayoutRetrievesWhatOneProcessDoes) {
+  const TinyWorld world;
+  const RunConfig config = reading(world);
+  Prepared alone(config);
+  for (const auto& layout : kLayouts) {
+    SCOPED_TRACE(concat(layout[0], "x", layout[1], "x", layout[2]));
+    std::mutex mutex;
+    int64_t kept = 0;
+    on_threads(laid(config, layout).parallel, [&](const parallel::Groups& groups) {
+      Prepared mine(laid(config, layout), 0, groups);
+      const std::lock_guard lock(mutex);
+      kept += mine.session.retriever().index().size();
+      EXPECT_LT(mine.session.retriever().index().size(), 12);
+      const auto [begin, end] = share_of(mine.session.config(), groups).mine(mine.step.inputs.size());
+      for (size_t i = begin; i < end; ++i) {
+        EXPECT_EQ(mine.lookup.rankings[i], alone.lookup.rankings[i]);
+        EXPECT_EQ(mine.lookup.documents[i], alone.lookup.documents[i]);
+      }
+    });
+    EXPECT_EQ(kept, 12) << "each document is kept once";
+  }
+}
+
+TEST(ShardedIndex, TrainsAsAnIndexInOnePieceDoes) {
+  const TinyWorld world;
+  RunConfig config = reading(world);
+  const Outcome alone = outcome_of(config, {}, 4);
+  for (const auto& layout : kLayouts) {
+    SCOPED_TRACE(concat(layout[0], "x", layout[1], "x", layout[2]));
+    const Outcome sharded = train_threads(laid(config, layout), 4);
+    RunConfig whole = laid(config, layout);
+    whole.retriever.sharded = false;
+    const Outcome one_piece = train_threads(whole, 4);
+    EXPECT_EQ(sharded.losses, one_piece.losses);  // the same bits
+    EXPECT_EQ(sharded.grad_norms, one_piece.grad_norms);
+    for (const auto& [name, value] : one_piece.parameters) EXPECT_TRUE(value.equal(sharded.parameters.at(name))) << name;
+    const Difference far = compare(alone, sharded);
+    EXPECT_LT(std::max({far.loss, far.gradient, far.step}), 1e-10);  // fp64 sums in another order
+  }
+}
+
+// Every step's figures and what refreshes measured, as the metrics file has them.
+std::vector<Json> records(const fs::path& run) {
+  std::ifstream file(run / "metrics.jsonl");
+  std::vector<Json> out;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line);
+    Json kept;
+    for (const char* key : {"step", "loss", "contrastive", "grad_norm", "recall_at_1", "stale_steps", "stale_recall", "eval"}) {
+      if (record.contains(key)) kept[key] = record[key];
+    }
+    if (kept.size() > 1) out.push_back(kept);
+  }
+  return out;
+}
+
+void train_on_threads(const RunConfig& config, bool resume) {
+  on_threads(config.parallel, [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
+}
+
+parallel::NamedTensors retriever_of(const RunConfig& config, int64_t step) {
+  auto checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(fs::path(config.run.dir) / "checkpoints", step));
+  return checkpoint.files.at("retriever");
+}
+
+class ShardedRuns : public testing::TestWithParam<const char*> {
+ protected:
+  // Refreshes, evaluations and checkpoints; as the parameter says, with a lag or of some documents alone.
+  RunConfig config() const {
+    RunConfig c = reading(world_);
+    c.train.steps = 6;
+    c.eval.every = 2;
+    c.eval.examples = 4;
+    c.checkpoint.every = 3;
+    c.retriever.refresh_every = 2;
+    if (std::string(GetParam()) == "lag") c.retriever.refresh_lag = 2;
+    if (std::string(GetParam()) == "partial") {
+      c.retriever.refresh_every = 4;
+      c.retriever.partial_every = 1;
+      c.retriever.partial_documents = 5;
+    }
+    return c;
+  }
+  RunConfig in(const char* run, const std::array<int, 3>& layout) const {
+    RunConfig c = laid(config(), layout);
+    c.run.dir = (fs::path(world_.path()) / run).string();
+    return c;
+  }
+  TinyWorld world_;
+};
+
+TEST_P(ShardedRuns, RefreshMeasureEvaluateAndSaveAsInOnePiece) {
+  for (const auto& layout : {std::array{3, 1, 1}, std::array{2, 2, 1}}) {
+    const RunConfig sharded = in(layout[1] == 1 ? "a" : "b", layout);
+    RunConfig whole = in(layout[1] == 1 ? "c" : "d", layout);
+    whole.retriever.sharded = false;
+    train_on_threads(sharded, false);
+    train_on_threads(whole, false);
+    EXPECT_EQ(records(sharded.run.dir), records(whole.run.dir));
+    parallel::NamedTensors pieces = retriever_of(sharded, 3);
+    EXPECT_TRUE(pieces.contains("vectors@0") && !pieces.contains("vectors"));
+    parallel::join_pieces(pieces);
+    const parallel::NamedTensors want = retriever_of(whole, 3);
+    for (const auto& [name, tensor] : want) {
+      ASSERT_TRUE(pieces.contains(name)) << name;
+      EXPECT_TRUE(pieces.at(name).equal(tensor)) << name;
+    }
+    EXPECT_EQ(want.contains("pending"), std::string(GetParam()) == "lag");
+  }
+}
+
+TEST_P(ShardedRuns, AnyNumberOfRanksGoesOnFromAnyOther) {
+  const std::array<int, 3> layouts[] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {2, 2, 1}};
+  RunConfig unbroken = in("unbroken", layouts[0]);
+  train_on_threads(unbroken, false);
+  const std::vector<Json> want = records(unbroken.run.dir);
+  for (size_t from = 0; from < std::size(layouts); ++from) {
+    RunConfig half = in(from == 0 ? "half0" : from == 1 ? "half1" : from == 2 ? "half2" : "half3", layouts[from]);
+    half.data.tokenizer = unbroken.run.dir + "/tokenizer.model";
+    half.train.stop_at = 3;
+    train_on_threads(half, false);
+    for (size_t to = 0; to < std::size(layouts); ++to) {
+      SCOPED_TRACE(concat("layout ", from, " to ", to));
+      RunConfig rest = in("rest", layouts[to]);
+      rest.data.tokenizer = half.data.tokenizer;
+      fs::remove_all(rest.run.dir);
+      fs::copy(half.run.dir, rest.run.dir, fs::copy_options::recursive);
+      train_on_threads(rest, true);
+      const std::vector<Json> got = records(rest.run.dir);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (!want[i].contains("loss")) continue;
+        EXPECT_NEAR(got[i]["loss"].get<double>(), want[i]["loss"].get<double>(), 1e-10 * want[i]["loss"].get<double>()) << got[i];
+        EXPECT_EQ(got[i]["recall_at_1"], want[i]["recall_at_1"]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Refreshes, ShardedRuns, testing::Values("whole", "lag", "partial"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(ShardedIndex, OfACompressingFactoryIsSavedAsTheVectorsItWasMadeFrom) {
+  const TinyWorld world;
+  RunConfig config = laid(reading(world), {3, 1, 1});
+  config.retriever.factory = "SQ8";
+  config.train.steps = 2;
+  config.checkpoint.every = 1;
+  config.retriever.refresh_every = 2;
+  train_on_threads(config, false);
+  parallel::NamedTensors pieces = retriever_of(config, 1);
+  EXPECT_EQ(pieces.size(), 3u);
+  parallel::join_pieces(pieces);
+  RunConfig exact = config;
+  exact.run.dir += "-flat";
+  exact.retriever.factory = "Flat";
+  train_on_threads(exact, false);
+  parallel::NamedTensors want = retriever_of(exact, 1);
+  parallel::join_pieces(want);
+  EXPECT_TRUE(pieces.at("vectors").equal(want.at("vectors"))) << "of the first weights, by either factory";
+}
+
+TEST(ShardedIndex, ACheckpointOfAnotherCorpusIsRefused) {
+  const TinyWorld world;
+  RunConfig config = laid(reading(world), {2, 1, 1});
+  config.train.steps = 2;
+  config.checkpoint.every = 2;
+  train_on_threads(config, false);
+  std::ofstream(world.path() + "/corpus.jsonl", std::ios::app) << R"({"id":"place:new","title":"New","text":"More."})" << "\n";
+  config.train.steps = 3;
+  try {
+    train_on_threads(config, true);
+    FAIL() << "it went on";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("vectors of 12 documents, data.corpus has 13"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace contexture::train
