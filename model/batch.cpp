@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "model/text_tower.h"
 
 namespace contexture::model {
 namespace {
@@ -148,10 +149,12 @@ int64_t Microbatch::target_tokens() const {
 
 int64_t Microbatch::rows(const ModelConfig& config) const {
   int64_t n = 0;
-  for (const Sequence& document : documents) n += num_rows(config, document);
-  for (const Sequence& query : extra_queries) n += num_rows(config, query);
+  const auto words = [](const Sequence& s) { return static_cast<int64_t>(s.words.size()); };
+  const auto query_rows = [&](const Sequence& s) { return config.text ? words(s) : num_rows(config, s); };
+  for (const Sequence& document : documents) n += num_rows(config, document) + words(document);
+  for (const Sequence& query : extra_queries) n += query_rows(query);
   for (const Input& input : inputs) {
-    n += num_rows(config, input.query) +
+    n += query_rows(input.query) +
          readings.count(static_cast<int64_t>(input.documents.size())) * num_rows(config, decoder_sequence(input));
   }
   return n;
@@ -230,6 +233,12 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
   self.feed(tower + ".self", feeds);
 }
 
+void add_encoding_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
+                        at::ScalarType dtype, at::Device device, parallel::Feeds& feeds) {
+  if (!config.text || tower == "doc") add_tower_feeds(config, tower, sequences, false, dtype, device, feeds);
+  if (config.text) add_text_feeds(*config.text, tower + ".text", sequences, device, feeds);
+}
+
 parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbatch, at::ScalarType dtype,
                            at::Device device) {
   parallel::Feeds feeds;
@@ -245,8 +254,8 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
     }
   }
   for (const Sequence& query : microbatch.extra_queries) queries.push_back(&query);
-  add_tower_feeds(config, "doc", documents, false, dtype, device, feeds);
-  add_tower_feeds(config, "query", queries, false, dtype, device, feeds);
+  add_encoding_feeds(config, "doc", documents, dtype, device, feeds);
+  add_encoding_feeds(config, "query", queries, dtype, device, feeds);
   // In prefix mode an input's documents stand before its prompt, and the decoder reads them as its own rows.
   const bool prefix = config.fusion == "prefix";
   size_t most = 0;

@@ -11,6 +11,7 @@
 // for: candidate.query, .doc, .cell [input and document], candidate.null_cell [B or 0], candidate.shape [2] = B, most candidates C;
 // read.shape [3] = B, C, longest target T; read.tokens [B] fp64; read.single_row, .single_cell, read.left_out_row, .left_out_cell:
 // which targets of such readings lie where in B * C * T; mass.row, mass.query_begin: the decoder rows of joint targets; loss.inputs.
+// With model.text_encoder the feeds query.text.* and doc.text.* (model/text_tower.h) stand beside those of doc and in place of query's.
 #pragma once
 #include <memory>
 #include <vector>
@@ -28,6 +29,8 @@ struct Sequence {
   std::vector<int32_t> tokens;
   Patches patches;
   uint64_t key = 0;  // identity of the content's owner (document or sample): keys its dropout masks
+  // Queries and documents with model.text_encoder: the text as that reads it, [CLS] and [SEP] included.
+  std::vector<int32_t> words{};
 };
 
 struct Input {
@@ -72,6 +75,11 @@ parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t
 // The feeds of one tower only, for encoding documents or queries by themselves.
 void add_tower_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
                      bool causal, at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);
+
+// The feeds of what encodes documents or queries ("doc" or "query"), for encoding some by themselves: of the tower, and of the
+// published encoder's text tower if there is one (a query is then read by that alone).
+void add_encoding_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
+                        at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);
 
 // What the copy head of one input points from and to. Padded to rectangles in the feeds: pointer.shape [3] = inputs B,
 // most rows T, most keys L; pointer.key_row, pointer.key_slot [B * L] (padding: slot = number of slots), pointer.row,

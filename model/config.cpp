@@ -34,7 +34,9 @@ void ModelConfig::validate() const {
   one_of("model.fusion", fusion, {"memory", "fid", "prefix"});
   one_of("model.towers", towers, {"shared", "separate"});
   one_of("model.pooling", pooling, {"cls", "mean", "patches"});
-  CONTEXTURE_USAGE_REQUIRE(pooling != "patches" || embedding_width == num_patches() * patch_projection,
+  CONTEXTURE_USAGE_REQUIRE(text_encoder.empty() || towers == "shared", "model.towers=", towers,
+                           ", but model.text_encoder is one encoder for queries and documents. Use towers=shared.");
+  CONTEXTURE_USAGE_REQUIRE(!text_encoder.empty() || text || pooling != "patches" || embedding_width == num_patches() * patch_projection,
                            "model.embedding_width=", embedding_width, " but model.pooling=patches makes ", num_patches(),
                            " patches x model.patch_projection=", patch_projection, " = ",
                            num_patches() * patch_projection, " numbers. Set one to fit the other.");
@@ -53,6 +55,16 @@ void ModelConfig::validate_split(int64_t tp) const {
   CONTEXTURE_USAGE_REQUIRE(kv_heads % tp == 0, "parallel.tp=", tp, " does not divide model.kv_heads=", kv_heads, ". Use ",
                            nearest(kv_heads), " key-value heads, or another tp.");
   CONTEXTURE_USAGE_REQUIRE(ffn_width >= tp, "parallel.tp=", tp, " is more than model.ffn_width=", ffn_width, ".");
+  CONTEXTURE_USAGE_REQUIRE(!text || text->heads >= tp, "parallel.tp=", tp, " is more than the ", text ? text->heads : 0,
+                           " heads of model.text_encoder=", text_encoder, ".");
+}
+
+void ModelConfig::read_text_encoder(const std::filesystem::path& folder) {
+  text = SentenceEncoderConfig::read(folder);
+  CONTEXTURE_USAGE_REQUIRE(text_encoder_tokens == 0 || (text_encoder_tokens >= 3 && text_encoder_tokens <= text->positions),
+                           "model.text_encoder_tokens=", text_encoder_tokens, ", but the encoder of ", folder.string(), " reads 3 to ",
+                           text->positions, " tokens.");
+  if (text_encoder_tokens > 0) text->max_tokens = text_encoder_tokens;
 }
 
 bool ModelConfig::reads_documents(int64_t decoder_layer) const {

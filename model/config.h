@@ -1,8 +1,11 @@
 // What the model is. Declared once (core/config.h); validate() refuses what cannot work, with the numbers.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "model/sentence_encoder_config.h"
 
 namespace contexture::model {
 
@@ -33,6 +36,10 @@ struct ModelConfig {
   double norm_eps = 1e-6;
   double dropout = 0.0;
   double init_std = 0.0;
+  std::string text_encoder;
+  int64_t text_encoder_tokens = 0;
+  // What text_encoder's folder says of its shape (read_text_encoder): queries and documents are then embedded by it. No setting.
+  std::optional<SentenceEncoderConfig> text;
 
   template <typename Visitor>
   void for_each(Visitor&& visit) {
@@ -62,11 +69,17 @@ struct ModelConfig {
     visit("norm_eps", norm_eps, "added to the mean square in RMSNorm");
     visit("dropout", dropout, "on the residual branches; never on attention probabilities");
     visit("init_std", init_std, "standard deviation of the embeddings; 0: 1/sqrt(width)");
+    visit("text_encoder", text_encoder, "Hugging Face folder of a BERT-family sentence encoder that embeds queries and documents, their texts alone, and is trained further; empty: the model's own encoder does");
+    visit("text_encoder_tokens", text_encoder_tokens, "WordPieces that text_encoder reads of a text, [CLS] and [SEP] included; 0: its folder's limit");
   }
 
   // Throws UsageError naming the keys and values.
   void validate() const;
   void validate_split(int64_t tp) const;  // over so many tensor-parallel ranks
+  // Sets `text` from a Hugging Face folder. Throws DataError as SentenceEncoderConfig::read, UsageError when text_encoder_tokens is
+  // outside what the encoder can read.
+  void read_text_encoder(const std::filesystem::path& folder);
+  int64_t retrieval_width() const { return text ? text->width : embedding_width; }
   int64_t num_patches() const { return (image_size / patch_size) * (image_size / patch_size); }
   int64_t patch_width() const { return 3 * patch_size * patch_size; }
   bool reads_documents(int64_t decoder_layer) const;

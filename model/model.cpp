@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "core/error.h"
+#include "model/text_tower.h"
 
 namespace contexture::model {
 
@@ -11,12 +12,18 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
     : config_(config), objectives_(objectives), store_(std::move(tp), shares_rows) {
   config.validate();
   config.validate_split(store_.part().size);
+  CONTEXTURE_INVARIANT(config.text_encoder.empty() || config.text, "the folder of model.text_encoder has not been read");
   const std::string documents = "encoder";
   const std::string queries = config.towers == "separate" ? "query_encoder" : documents;
-  add_tower("query", queries, queries + ".role.query");
-  add_tower("doc", documents, documents + ".role.document");
-  for (const std::string tower : {"query", "doc"}) {
-    blocks_.push_back(std::make_unique<Pool>(store_, config, tower, tower == "query" ? queries : documents));
+  if (config.text) {
+    for (const char* tower : {"query", "doc"}) add_text_tower(store_, *config.text, config.dropout, tower, blocks_);
+    if (config.fusion == "memory") add_tower("doc", documents, documents + ".role.document");
+  } else {
+    add_tower("query", queries, queries + ".role.query");
+    add_tower("doc", documents, documents + ".role.document");
+    for (const std::string tower : {"query", "doc"}) {
+      blocks_.push_back(std::make_unique<Pool>(store_, config, tower, tower == "query" ? queries : documents));
+    }
   }
   blocks_.push_back(std::make_unique<Score>(store_, config));
   if (objectives.any()) blocks_.push_back(std::make_unique<Candidates>(store_, config, objectives));
@@ -75,12 +82,13 @@ at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequen
   // Where only patches are pooled, and patches see only patches, the text beside a picture changes nothing.
   std::vector<const Sequence*> sequences = given;
   std::deque<Sequence> pictures;
-  if (config_.pooling == "patches" && config_.closed_pictures) {
+  if (!config_.text && config_.pooling == "patches" && config_.closed_pictures) {
     for (const Sequence*& s : sequences) {
       if (s->patches && !s->tokens.empty()) s = &pictures.emplace_back(Sequence{{}, s->patches, s->key});
     }
   }
   const auto rows = [&](size_t i) {
+    if (config_.text) return static_cast<int64_t>(sequences[i]->words.size());
     return static_cast<int64_t>(sequences[i]->tokens.size()) + (sequences[i]->patches ? config_.num_patches() : 0);
   };
   std::vector<std::pair<size_t, size_t>> cuts;
@@ -90,14 +98,18 @@ at::Tensor Model::embed(const std::string& tower, const std::vector<const Sequen
     while (end < sequences.size() && (end == begin || total + rows(end) <= max_rows)) total += rows(end++);
     cuts.emplace_back(begin, end);
   }
-  at::Tensor out = at::empty({static_cast<int64_t>(sequences.size()), config_.embedding_width}, parallel::wide_dtype(dtype_));
+  at::Tensor out = at::empty({static_cast<int64_t>(sequences.size()), config_.retrieval_width()}, parallel::wide_dtype(dtype_));
   const auto passes = static_cast<size_t>(agree_on_passes(static_cast<int64_t>(cuts.size())));
-  const Sequence filler{{0}, nullptr, 0};
+  const Sequence filler{{0}, nullptr, 0, {0}};
   for (size_t c = 0; c < passes; ++c) {
     std::vector<const Sequence*> some{&filler};  // takes part in a pass that others need
     if (c < cuts.size()) some.assign(sequences.begin() + cuts[c].first, sequences.begin() + cuts[c].second);
     parallel::Feeds feeds;
-    add_tower_feeds(config_, tower, some, false, dtype_, device_, feeds);
+    if (config_.text) {
+      add_text_feeds(*config_.text, tower + ".text", some, device_, feeds);
+    } else {
+      add_tower_feeds(config_, tower, some, false, dtype_, device_, feeds);
+    }
     parallel::Pass pass(feeds);
     pass.device = device_;
     const at::Tensor embedded = run(pass);

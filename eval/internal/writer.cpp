@@ -87,8 +87,7 @@ Encoded encode(const model::Model& model, const model::Microbatch& microbatch,
   }
   if (!missing.empty()) {
     parallel::Feeds feeds;
-    model::add_tower_feeds(model.config(), "doc", missing, false, model.dtype(), model.device(),
-                           feeds);
+    model::add_encoding_feeds(model.config(), "doc", missing, model.dtype(), model.device(), feeds);
     const parallel::Pass documents(feeds);
     const auto run = executor.forward(documents, /*grad=*/false, {"doc.states", "doc.embedding"});
     const int64_t* begin = feeds.at("doc.begin").data_ptr<int64_t>();

@@ -7,3 +7,5 @@ contexture_test(model/blas_test.cpp LINK retriever data LABEL unit ENV OMP_WAIT_
 target_link_libraries(model_blas_test PRIVATE ${CMAKE_DL_LIBS})
 contexture_test(model/sentence_encoder_test.cpp LINK model LABEL unit ENV OMP_WAIT_POLICY=passive)
 target_compile_definitions(model_sentence_encoder_test PRIVATE CONTEXTURE_MINILM="${cache_home}/contexture/minilm-0.1.0")
+contexture_test(model/text_tower_test.cpp LINK model LABEL unit ENV OMP_WAIT_POLICY=passive)
+target_compile_definitions(model_text_tower_test PRIVATE CONTEXTURE_MINILM="${cache_home}/contexture/minilm-0.1.0")
