@@ -9,6 +9,7 @@
 #include "core/timing.h"
 #include "parallel/plan_report.h"
 #include "train/planning.h"
+#include "train/published_encoder.h"
 
 namespace contexture::cli {
 namespace {
@@ -194,7 +195,8 @@ int run(const Options& options) {
                            " is drawn on the page: give --html FILE, too.");
   const Json measured = options.measured.empty() ? Json() : measured_step(options.measured);
   CONTEXTURE_USAGE_REQUIRE(options.top >= 1, "--top ", options.top, " must be at least 1.");
-  const train::RunConfig config = run_config(options.settings);
+  train::RunConfig config = run_config(options.settings);
+  train::read_text_encoder(config);
   validate(config);
   train::PlanningFacts facts = options.facts;
   facts.search_s = options.search_ms / 1000.0;

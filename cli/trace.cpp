@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "model/model.h"
 #include "train/model_trace.h"
+#include "train/published_encoder.h"
 
 namespace contexture::cli {
 namespace {
@@ -179,7 +180,8 @@ Command trace_command(CLI::App& program) {
   app->add_option("--partitioner", options->partitioner, "of --stages: exact, linear, tree, pipedream, parameters or uniform")->capture_default_str();
   app->add_flag("--json", options->json, "print everything as one JSON object on stdout");
   return {app, [options] {
-            const train::RunConfig config = run_config(options->settings);
+            train::RunConfig config = run_config(options->settings);
+            train::read_text_encoder(config);
             const model::Model model(config.model, nullptr, false, config.retriever.objective_options());
             Json traced = trace(model, config.train.precision);
             std::optional<parallel::Plan> plan;

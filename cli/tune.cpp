@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/timing.h"
 #include "train/planning.h"
+#include "train/published_encoder.h"
 
 namespace contexture::cli {
 namespace {
@@ -107,6 +108,7 @@ double measured_step_s(const Options& options, int64_t microbatches, int ranks) 
 
 int run(const Options& options) {
   train::RunConfig config = run_config(options.settings);
+  train::read_text_encoder(config);
   CONTEXTURE_USAGE_REQUIRE(options.steps >= 1 && options.top >= 1, "--steps ", options.steps,
                            " and --top ", options.top, " must be at least 1.");
   if (config.parallel.dp == 0) config.parallel.dp = 1;

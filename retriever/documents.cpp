@@ -5,8 +5,8 @@
 namespace contexture::retriever {
 
 Documents::Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const model::ModelConfig& config, int64_t max_tokens,
-                     data::BadRecords& bad)
-    : corpus_(&corpus), tokenizer_(&tokenizer), config_(config), max_tokens_(max_tokens) {
+                     data::BadRecords& bad, std::shared_ptr<const TextReader> reader)
+    : corpus_(&corpus), tokenizer_(&tokenizer), config_(config), max_tokens_(max_tokens), reader_(std::move(reader)) {
   const int side = static_cast<int>(config.image_size);
   data::ImageCache::Options options;
   options.height = options.width = side;
@@ -18,10 +18,13 @@ Documents::Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const mod
     } catch (const DataError& error) {
       bad.add(corpus.document(row).id, "picture", error.what());
       pictures_[row] = nullptr;
-      sequences_.push_back({tokens(corpus.document(row).title, corpus.document(row).text), nullptr, static_cast<uint64_t>(row) + 1});
+      sequences_.push_back({{}, nullptr, static_cast<uint64_t>(row) + 1});
+      set_text(sequences_.back(), corpus.document(row).title, corpus.document(row).text);
     }
     CONTEXTURE_DATA_REQUIRE(!sequences_.back().tokens.empty() || sequences_.back().patches, "document ",
                             corpus.document(row).id, " is empty: it has no title, text or picture");
+    CONTEXTURE_DATA_REQUIRE(!reader_ || !sequences_.back().tokens.empty(), "document ", corpus.document(row).id,
+                            " has no title and no text, and model.text_encoder embeds text alone. Leave it out, or give it a title.");
   }
 }
 
@@ -29,7 +32,7 @@ model::Sequence Documents::make(int64_t row) {
   const data::Document& document = corpus_->document(row);
   model::Sequence s;
   s.key = static_cast<uint64_t>(row) + 1;
-  s.tokens = tokens(document.title, document.text);
+  set_text(s, document.title, document.text);
   if (!document.image.empty()) {
     pictures_[row] = images_->get(document.image);
     s.patches = model::make_patches(config_, pictures_[row]->rgb.data());
@@ -37,16 +40,17 @@ model::Sequence Documents::make(int64_t row) {
   return s;
 }
 
-std::vector<int32_t> Documents::tokens(const std::string& title, const std::string& text) const {
-  std::vector<int32_t> out;
+void Documents::set_text(model::Sequence& sequence, const std::string& title, const std::string& text) const {
+  std::vector<int32_t>& tokens = sequence.tokens;
+  tokens.clear();
   if (!title.empty()) {
-    out = tokenizer_->encode(title);
-    out.push_back(data::Tokenizer::kSep);
+    tokens = tokenizer_->encode(title);
+    tokens.push_back(data::Tokenizer::kSep);
   }
   const std::vector<int32_t> body = tokenizer_->encode(text);
-  out.insert(out.end(), body.begin(), body.end());
-  if (static_cast<int64_t>(out.size()) > max_tokens_) out.resize(max_tokens_);
-  return out;
+  tokens.insert(tokens.end(), body.begin(), body.end());
+  if (static_cast<int64_t>(tokens.size()) > max_tokens_) tokens.resize(max_tokens_);
+  if (reader_) sequence.words = reader_->read(document_text(title, text));
 }
 
 std::vector<const model::Sequence*> Documents::all() const {

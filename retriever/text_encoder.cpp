@@ -17,41 +17,34 @@ constexpr size_t kBatchTokens = 4096;
 
 }  // namespace
 
-TextEncoder::TextEncoder(data::WordPiece tokenizer, model::SentenceEncoder encoder,
-                         int64_t max_tokens, std::string hash)
-    : tokenizer_(std::move(tokenizer)),
-      encoder_(std::move(encoder)),
-      max_tokens_(max_tokens),
-      hash_(std::move(hash)) {}
+TextEncoder::TextEncoder(TextReader reader, model::SentenceEncoder encoder, std::string hash)
+    : reader_(std::move(reader)), encoder_(std::move(encoder)), hash_(std::move(hash)) {}
 
 TextEncoder TextEncoder::load(const std::filesystem::path& folder,
                               model::EncoderPrecision precision, int64_t max_tokens) {
   const auto config = model::SentenceEncoderConfig::read(folder);
   const auto weights = model::ForeignWeights::open(folder);
-  auto tokenizer = data::WordPiece::load(folder);
-  CONTEXTURE_DATA_REQUIRE(tokenizer.vocab_size() <= config.vocab, (folder / "vocab.txt").string(),
-                          " has ", tokenizer.vocab_size(), " tokens, config.json says vocab_size ",
-                          config.vocab, ". One of them is another model's.");
   CONTEXTURE_USAGE_REQUIRE(
       max_tokens == 0 || (max_tokens >= 3 && max_tokens <= config.positions), "at most ",
       max_tokens, " tokens a text were asked for; the encoder reads 3 to ", config.positions, ".");
   auto reading = config;
   if (max_tokens > 0) reading.max_tokens = max_tokens;
+  TextReader reader(folder, reading);
   const Json identity{{"weights", weights.hash()},
                       {"config", sha256_hex_of_file(folder / "config.json")},
                       {"vocabulary", sha256_hex_of_file(folder / "vocab.txt")},
-                      {"lower_case", tokenizer.options().lower_case},
+                      {"lower_case", reader.tokenizer().options().lower_case},
                       {"mean_pooling", config.mean_pooling},
                       {"normalise", config.normalise},
                       {"max_tokens", reading.max_tokens}};
-  return TextEncoder(std::move(tokenizer), model::SentenceEncoder(reading, weights, precision),
-                     reading.max_tokens, sha256_hex(identity.dump()));
+  return TextEncoder(std::move(reader), model::SentenceEncoder(reading, weights, precision),
+                     sha256_hex(identity.dump()));
 }
 
 std::vector<float> TextEncoder::embed(std::span<const std::string> texts) const {
   std::vector<std::vector<int32_t>> ids;
   ids.reserve(texts.size());
-  for (const std::string& text : texts) ids.push_back(tokenizer_.encode(text, max_tokens_));
+  for (const std::string& text : texts) ids.push_back(reader_.read(text));
   std::vector<size_t> order(texts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -74,10 +67,6 @@ std::vector<float> TextEncoder::embed(std::span<const std::string> texts) const 
     begin = end;
   }
   return out;
-}
-
-std::string document_text(const std::string& title, const std::string& text) {
-  return title.empty() ? text : text.empty() ? title : title + " " + text;
 }
 
 }  // namespace contexture::retriever

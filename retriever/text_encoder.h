@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "data/wordpiece.h"
 #include "model/sentence_encoder.h"
+#include "retriever/text_reader.h"
 
 namespace contexture::retriever {
 
@@ -20,7 +20,7 @@ class TextEncoder {
                           int64_t max_tokens = 0);
 
   int64_t dim() const { return encoder_.dim(); }
-  int64_t max_tokens() const { return max_tokens_; }
+  int64_t max_tokens() const { return reader_.max_tokens(); }
   // Of weights, vocabulary, pooling and the token limit: what makes vectors comparable. The
   // precision is no part of it.
   const std::string& hash() const { return hash_; }
@@ -31,17 +31,11 @@ class TextEncoder {
   int64_t tokens_embedded() const { return tokens_embedded_; }  // by all calls so far
 
  private:
-  TextEncoder(data::WordPiece tokenizer, model::SentenceEncoder encoder, int64_t max_tokens,
-              std::string hash);
-  data::WordPiece tokenizer_;
+  TextEncoder(TextReader reader, model::SentenceEncoder encoder, std::string hash);
+  TextReader reader_;
   model::SentenceEncoder encoder_;
-  int64_t max_tokens_;
   std::string hash_;
   mutable int64_t tokens_embedded_ = 0;
 };
-
-// What a sentence encoder reads of a document: title and text with a blank between, as BEIR's
-// evaluation joins them.
-std::string document_text(const std::string& title, const std::string& text);
 
 }  // namespace contexture::retriever

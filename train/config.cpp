@@ -46,6 +46,13 @@ void RunConfig::validate() const {
                            train.batch_size, " is not a multiple of data.group_size=", data.group_size, ".");
   CONTEXTURE_USAGE_REQUIRE(data.query == "picture" || data.query == "text" || data.query == "both", "data.query=", data.query,
                            " is not known. Use picture, text or both.");
+  const bool text_alone = !model.text_encoder.empty();
+  CONTEXTURE_USAGE_REQUIRE(!text_alone || data.query != "picture", "data.query=picture leaves model.text_encoder nothing to embed: it reads text "
+                           "alone. Use data.query=text (or both: the reader then sees the picture, too).");
+  CONTEXTURE_USAGE_REQUIRE(!text_alone || data.pairs.empty() || data.pairs_per_step == 0, "data.pairs_per_step=", data.pairs_per_step,
+                           " asks for pairs of pictures, and model.text_encoder embeds text alone. Set it to 0.");
+  CONTEXTURE_USAGE_REQUIRE(!text_alone || data.picture_text_per_step == 0, "data.picture_text_per_step=", data.picture_text_per_step,
+                           " asks with pictures, and model.text_encoder embeds text alone. Set it to 0.");
   CONTEXTURE_USAGE_REQUIRE(data.assembly == "arrival" || data.assembly == "grouped", "data.assembly=", data.assembly,
                            " is not known. Use arrival or grouped.");
   CONTEXTURE_USAGE_REQUIRE(!data.train.empty(), "data.train names no training set. Add one: ",

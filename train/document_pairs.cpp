@@ -19,10 +19,10 @@ std::vector<std::string> sentences(const std::string& text) {
   return out;
 }
 
-DocumentPairs::DocumentPairs(const RunConfig& config, const data::Tokenizer& tokenizer,
+DocumentPairs::DocumentPairs(const RunConfig& config, const ExampleEncoder& encoder,
                              const retriever::Documents& documents,
                              const std::set<int64_t>& held_out)
-    : config_(&config), tokenizer_(&tokenizer), documents_(&documents) {
+    : config_(&config), encoder_(&encoder), documents_(&documents) {
   for (int64_t row = 0; row < documents.size(); ++row) {
     if (held_out.count(row) != 0) continue;
     const data::Document& document = documents.corpus().document(row);
@@ -69,16 +69,14 @@ std::vector<PreparedPair> DocumentPairs::draw(int64_t step, std::set<int64_t>& t
          const data::Document& document = documents_->corpus().document(row);
          const std::vector<std::string> all = sentences(document.text);
          const size_t chosen = stream.below(all.size());
-         pair.query.tokens = tokenizer_->encode(all[chosen]);
-         if (static_cast<int64_t>(pair.query.tokens.size()) > data.max_question_tokens)
-           pair.query.tokens.resize(data.max_question_tokens);
+         encoder_->set_query_text(pair.query, all[chosen]);
          if (pair.query.tokens.empty()) pair.query.tokens = {data::Tokenizer::kQuery};
          if (stream.uniform() < kSentenceStays) return;
          std::string rest;
          for (size_t s = 0; s < all.size(); ++s) {
            if (s != chosen) rest += (rest.empty() ? "" : " ") + all[s];
          }
-         pair.document.tokens = documents_->tokens(document.title, rest);
+         documents_->set_text(pair.document, document.title, rest);
        });
   each(with_pictures_, data.picture_text_per_step, "picture and text",
        [&](int64_t row, Stream& stream, PreparedPair& pair) {

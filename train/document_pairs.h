@@ -14,7 +14,7 @@ class DocumentPairs {
  public:
   // Documents of held_out take no part. Throws UsageError when a kind of pair is asked for that no
   // document can give.
-  DocumentPairs(const RunConfig& config, const data::Tokenizer& tokenizer,
+  DocumentPairs(const RunConfig& config, const ExampleEncoder& encoder,
                 const retriever::Documents& documents, const std::set<int64_t>& held_out);
   // data.inverse_cloze_per_step and data.picture_text_per_step pairs, none of a row in `taken`, to
   // which theirs are added.
@@ -22,7 +22,7 @@ class DocumentPairs {
 
  private:
   const RunConfig* config_;
-  const data::Tokenizer* tokenizer_;
+  const ExampleEncoder* encoder_;
   const retriever::Documents* documents_;
   std::vector<int64_t> with_sentences_, with_pictures_;  // rows
 };

@@ -106,16 +106,19 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
   const auto text = [](int64_t n) { return std::vector<int32_t>(static_cast<size_t>(n), 7); };
   const auto picture = std::make_shared<const std::vector<float>>(
       static_cast<size_t>(config.model.num_patches() * config.model.patch_width()), 0.0f);
+  const auto words = [&](int64_t pieces) {  // about as many, and [CLS] and [SEP]
+    return text(config.model.text ? std::min(config.model.text->max_tokens, pieces + 2) : 0);
+  };
   model::Microbatch out;
   const int64_t k = config.retriever.documents,
                 groups = (inputs + config.data.group_size - 1) / config.data.group_size;
   for (int64_t d = 0; d < groups * k; ++d)
     out.documents.push_back(
-        {text(config.data.max_document_tokens), picture, static_cast<uint64_t>(d)});
+        {text(config.data.max_document_tokens), picture, static_cast<uint64_t>(d), words(config.data.max_document_tokens)});
   for (int64_t i = 0; i < inputs; ++i) {
     model::Input& input = out.inputs.emplace_back();
     input.query = {config.data.query == "picture" ? text(0) : text(config.data.max_question_tokens),
-                   config.data.query == "text" ? nullptr : picture, 1};
+                   config.data.query == "text" ? nullptr : picture, 1, words(config.data.max_question_tokens)};
     input.prompt = {text(config.data.max_question_tokens), picture, 1};
     input.target = text(config.data.max_answer_tokens);
     for (int64_t s = 0; s < k; ++s)

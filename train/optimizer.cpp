@@ -120,8 +120,7 @@ int64_t AdamW::state_bytes() const {
 }
 
 void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) const {
-  std::map<const parallel::Parameter*, const Slot*> slot_of;
-  for (const Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;
+  const auto slot_of = slots_by_parameter();
   for (const auto& p : engine_->store().all()) {
     const at::ScalarType wide = parallel::wide_dtype(p->value.scalar_type());
     const auto known = slot_of.find(p.get());
@@ -155,32 +154,55 @@ at::Tensor checked(const NamedTensors& from, const std::string& name, const std:
   return {};
 }
 
+// A shard's part of a parameter's whole value.
+at::Tensor shard_of(const parallel::Shard& shard, const at::Tensor& whole) {
+  return shard.parameter->local(whole).reshape(-1).narrow(0, shard.begin, shard.end - shard.begin);
+}
+
 }  // namespace
+
+std::map<const parallel::Parameter*, const AdamW::Slot*> AdamW::slots_by_parameter() const {
+  std::map<const parallel::Parameter*, const Slot*> out;
+  for (const Slot& slot : slots_) out[slot.shard->parameter] = &slot;
+  return out;
+}
+
+void AdamW::start_from(const std::function<at::Tensor(const parallel::Parameter&)>& value) {
+  const at::NoGradGuard no_grad;
+  const auto slot_of = slots_by_parameter();
+  for (const auto& p : engine_->store().all()) {
+    const auto known = slot_of.find(p.get());
+    if (known == slot_of.end() && !engine_->owned(*p)) continue;
+    const at::Tensor whole = value(*p);
+    if (!whole.defined()) continue;
+    if (known == slot_of.end()) {
+      p->value.detach().copy_(p->local(whole));
+      continue;
+    }
+    const Slot& slot = *known->second;
+    slot.master.copy_(shard_of(*slot.shard, whole));
+    if (!slot.master.is_same(slot.shard->value)) slot.shard->value.copy_(slot.master);
+  }
+  engine_->sharding().publish();
+}
 
 void AdamW::load(const NamedTensors& model, const NamedTensors& optimizer) {
   const at::NoGradGuard no_grad;
   std::string problems;
-  std::map<const parallel::Parameter*, Slot*> slot_of;
-  for (Slot& slot : slots_) slot_of[slot.shard->parameter] = &slot;
+  const auto slot_of = slots_by_parameter();
   for (const auto& p : engine_->store().all()) {
     const auto take = [&](const NamedTensors& from, const std::string& name, const at::Tensor& to) {
       const at::Tensor whole = checked(from, name, p->shape, problems);
       if (!whole.defined()) return;
-      const at::Tensor local = p->local(whole);
       const auto known = slot_of.find(p.get());
-      if (known == slot_of.end()) {
-        to.copy_(local);
-      } else {
-        const parallel::Shard& shard = *known->second->shard;
-        to.copy_(local.reshape(-1).narrow(0, shard.begin, shard.end - shard.begin));
-      }
+      to.copy_(known == slot_of.end() ? p->local(whole) : shard_of(*known->second->shard, whole));
     };
     const auto known = slot_of.find(p.get());
     if (known == slot_of.end()) {
       if (engine_->owned(*p)) take(model, p->name, p->value.detach());
       continue;
     }
-    Slot& slot = *known->second;
+    const Slot& slot = *known->second;
     take(model, p->name, slot.master);
     take(optimizer, p->name + ".first", slot.first);
     take(optimizer, p->name + ".second", slot.second);

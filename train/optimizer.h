@@ -1,6 +1,7 @@
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101: decoupled weight decay) over fp32 masters (fp64 in an fp64 model),
 // with parameter groups chosen by name.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -81,6 +82,9 @@ class AdamW {
   // Takes this rank's shares of them. Throws DataError listing what is missing or has another
   // shape.
   void load(const parallel::NamedTensors& model, const parallel::NamedTensors& optimizer);
+  // Takes other starting values, whole, exactly into the masters: of the parameters that this rank has a share of, those for which
+  // `value` is not undefined. Collective.
+  void start_from(const std::function<at::Tensor(const parallel::Parameter&)>& value);
 
  private:
   struct Slot {
@@ -88,6 +92,7 @@ class AdamW {
     at::Tensor master, first, second, count;
     double rate, decay;
   };
+  std::map<const parallel::Parameter*, const Slot*> slots_by_parameter() const;
   OptimizerConfig config_;
   parallel::Engine* engine_;
   std::vector<Slot> slots_;

@@ -8,11 +8,13 @@
 
 namespace contexture::train {
 
-Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t steps) {
-  data::BadRecords bad(data::BadRecords::parse_policy(config.data.bad_records));
-  Session session(config, bad, std::move(groups));
+Outcome outcome_of(const RunConfig& given, parallel::Groups groups, int64_t steps) {
+  data::BadRecords bad(data::BadRecords::parse_policy(given.data.bad_records));
+  Session session(given, bad, std::move(groups));
+  const RunConfig& config = session.config();
   parallel::Engine& engine = session.engine();
   AdamW optimizer(config.optimizer, engine);
+  session.start_from_published(optimizer);
   session.make_retriever();
   const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
   Outcome out;

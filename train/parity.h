@@ -17,7 +17,7 @@ struct Outcome {
   parallel::NamedTensors parameters;                    // after the last step; logical
 };
 
-// Trains `steps` steps of the run, from its start, writing nothing but a missing tokenizer. Tensors are on rank 0. Collective.
+// Trains `steps` steps of the run, from its start, writing nothing but a missing tokenizer (and RUN/encoder). Tensors are on rank 0. Collective.
 Outcome outcome_of(const RunConfig& config, parallel::Groups groups, int64_t steps);
 
 // Largest differences, relative. Tensors are compared by their norms; one whose norm is below a millionth of the largest

@@ -141,11 +141,11 @@ parallel::PlannedModel planned_model(const RunConfig& config, const PlanningFact
   for (const auto& [name, feed] : feeds)
     out.input_bytes += static_cast<double>(feed.nbytes()) / static_cast<double>(group);
   out.index_bytes = static_cast<double>(facts.documents) *
-                    index_bytes_per_vector(config.retriever.factory, config.model.embedding_width);
+                    index_bytes_per_vector(config.retriever.factory, config.model.retrieval_width());
   out.index_sharded = config.retriever.sharded;
   out.search_s = facts.search_s;
   out.forward_work = forward_work_of(
-      config, facts.documents, static_cast<double>(config.model.embedding_width) * out.wide_bytes);
+      config, facts.documents, static_cast<double>(config.model.retrieval_width()) * out.wide_bytes);
   out.order = config.parallel.order;
   out.sequence = config.parallel.sequence;
   out.bucket_bytes = static_cast<double>(config.parallel.bucket_mb) * 1024.0 * 1024.0;

@@ -10,6 +10,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "train/model_trace.h"
+#include "train/published_encoder.h"
 #include "train/step.h"
 
 namespace contexture::train {
@@ -32,7 +33,21 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
                                                          config_.data.tokenizer_options);
     log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size, report.lines_used, tokenizer_path);
   }
-  if (groups.world) groups.world->barrier();  // for rank 0's tokenizer
+  const fs::path encoder = kept_encoder(config_.run.dir);
+  const bool published = !config_.model.text_encoder.empty();
+  if (published && groups.rank() == 0 && parallel::list_checkpoints(fs::path(config_.run.dir) / "checkpoints").empty()) {
+    const fs::path from = config_.model.text_encoder;
+    const auto shape = model::SentenceEncoderConfig::read(from);
+    retriever::TextReader(from, shape);  // refuses a vocabulary that does not fit
+    write_encoder_folder(from, shape, encoder);
+  }
+  if (groups.world) groups.world->barrier();  // for rank 0's tokenizer and encoder
+  std::shared_ptr<const retriever::TextReader> reader;
+  if (published) {
+    config_.model.read_text_encoder(encoder);
+    reader = std::make_shared<const retriever::TextReader>(encoder, *config_.model.text);
+    config_.model.validate_split(config_.parallel.tp);
+  }
   tokenizer_ = std::make_shared<data::Tokenizer>(tokenizer_path);
   CONTEXTURE_USAGE_REQUIRE(tokenizer_->vocab_size() == config_.model.vocab, "model.vocab=", config_.model.vocab, " but ",
                            tokenizer_path, " has ", tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
@@ -49,8 +64,12 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   if (config_.parallel.encode_once == "replica") {
     engine_->pipeline().set_sliced([](const parallel::Block& block) { return !encodes_documents(block); });
   }
-  documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad);
-  encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_);
+  documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad, reader);
+  encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_, reader);
+}
+
+void Session::start_from_published(AdamW& optimizer) {
+  if (config_.model.text) optimizer.start_from(published_values(config_.model));
 }
 
 at::Tensor Session::embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences) {

@@ -7,6 +7,7 @@
 #include "parallel/checkpoint.h"
 #include "parallel/engine.h"
 #include "train/config.h"
+#include "train/optimizer.h"
 #include "train/step_data.h"
 
 namespace contexture::train {
@@ -15,9 +16,14 @@ namespace contexture::train {
 class Session {
  public:
   // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer is empty and none is
-  // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever().
+  // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever(). With model.text_encoder, a run
+  // without checkpoints takes the folder's files into RUN/encoder (train/published_encoder.h), others read them there; the published
+  // weights are taken by start_from_published().
   // groups: this rank's communicators; it then holds its part of the model only. A tokenizer is trained by rank 0.
   Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
+
+  // The published encoder's weights, where there is one, in place of those drawn. Collective.
+  void start_from_published(AdamW& optimizer);
 
   // Builds the index from the model's current weights, or from a checkpoint's. Collective.
   void make_retriever(const std::optional<retriever::Retriever::State>& state = {});

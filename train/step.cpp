@@ -447,7 +447,10 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
     stats.distinct = static_cast<int64_t>(distinct.size());
     for (size_t m = 0; m < batches.size(); ++m) {
       stats.target_tokens += batches[m].target_tokens();
-      stats.rows += batches[m].rows(config.model) - (once && m > 0 ? feeds[0].at("doc.token").numel() : 0);
+      stats.rows += batches[m].rows(config.model);
+      for (const char* feed : {"doc.token", "doc.text.token"}) {
+        if (once && m > 0 && feeds[0].count(feed) != 0) stats.rows -= feeds[0].at(feed).numel();
+      }
       stats.encoded += static_cast<int64_t>(assembled.rows[m].size());
       for (const auto& block : model.blocks()) {
         if (!once || m == 0 || !encodes_documents(*block)) stats.flops += 3 * block->forward_flops(once ? *slices.of[0][m] : passes[m]);

@@ -20,21 +20,30 @@ std::pair<size_t, size_t> Share::mine(size_t inputs) const {
   return {run(inputs, first(), total()).first, run(inputs, first() + microbatches - 1, total()).second};
 }
 
-ExampleEncoder::ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents)
-    : config_(&config), tokenizer_(&tokenizer), documents_(&documents) {}
+ExampleEncoder::ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents,
+                               std::shared_ptr<const retriever::TextReader> reader)
+    : config_(&config), tokenizer_(&tokenizer), documents_(&documents), reader_(std::move(reader)) {}
+
+void ExampleEncoder::set_query_text(model::Sequence& query, const std::string& text) const {
+  query.tokens = tokenizer_->encode(text);
+  if (static_cast<int64_t>(query.tokens.size()) > config_->data.max_question_tokens) query.tokens.resize(config_->data.max_question_tokens);
+  if (reader_) query.words = reader_->read(text);
+}
 
 PreparedInput ExampleEncoder::encode(const data::Example& example, const std::string& answer, const data::Image* picture,
                                      uint64_t key) const {
   using data::Tokenizer;
   const DataConfig& data = config_->data;
+  CONTEXTURE_DATA_REQUIRE(!reader_ || !example.question.empty(), "example '", example.id,
+                          "' has no question, and model.text_encoder embeds text alone.");
   PreparedInput out = encode_answer(example, answer);
   model::Patches patches = picture != nullptr ? model::make_patches(config_->model, picture->rgb.data()) : nullptr;
-  std::vector<int32_t> question = tokenizer_->encode(example.question);
-  if (static_cast<int64_t>(question.size()) > data.max_question_tokens) question.resize(data.max_question_tokens);
+  set_query_text(out.query, example.question);
+  std::vector<int32_t> question = out.query.tokens;
   out.query.key = out.prompt.key = key;
   const bool with_picture = data.query != "text" && patches != nullptr;
   if (with_picture) out.query.patches = patches;
-  if (!with_picture || data.query == "both") out.query.tokens = question;
+  if (with_picture && data.query != "both") out.query.tokens.clear();
   if (out.query.tokens.empty() && !out.query.patches) out.query.tokens = {Tokenizer::kQuery};
   out.prompt.patches = patches;
   out.prompt.tokens = std::move(question);
@@ -116,7 +125,7 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
   }
   if (!config.data.pairs.empty() && config.data.pairs_per_step > 0) pairs_ = std::make_unique<PairSet>(config, documents, bad);
   if (config.data.inverse_cloze_per_step + config.data.picture_text_per_step > 0) {
-    document_pairs_ = std::make_unique<DocumentPairs>(config, encoder.tokenizer(), documents, held_out_);
+    document_pairs_ = std::make_unique<DocumentPairs>(config, encoder, documents, held_out_);
   }
   if (!weighted) sampling.weights.clear();
   for (const auto& set : sets_) sets.push_back(&set->set);
@@ -158,7 +167,7 @@ std::optional<data::Identity> StepMaker::identity_of(Stream& stream) const {
 
 model::Sequence StepMaker::edited(int64_t row, const data::EditedDocument& edit, int64_t step) const {
   model::Sequence sequence = documents_->sequence(row);
-  if (!edit.swaps.empty()) sequence.tokens = documents_->tokens(edit.title, edit.text);
+  if (!edit.swaps.empty()) documents_->set_text(sequence, edit.title, edit.text);
   const data::Image* picture = documents_->picture(row);
   if (picture == nullptr) return sequence;
   Stream stream = identity_stream(step, row);

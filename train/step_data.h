@@ -57,17 +57,22 @@ struct PreparedStep {
 // Turns examples into sequences. Thread-safe.
 class ExampleEncoder {
  public:
-  ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents);
-  // query_picture and prompt_picture may be null. The target stays empty when answer is.
+  // reader: of the published encoder that embeds queries, or null.
+  ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents,
+                 std::shared_ptr<const retriever::TextReader> reader = nullptr);
+  // query_picture and prompt_picture may be null. The target stays empty when answer is. Throws DataError when a reader finds no question.
   PreparedInput encode(const data::Example& example, const std::string& answer, const data::Image* picture, uint64_t key) const;
   // Target and gold alone.
   PreparedInput encode_answer(const data::Example& example, const std::string& answer) const;
   const data::Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Gives a query some text: what the question's text, or a sentence of a document, is looked up with.
+  void set_query_text(model::Sequence& query, const std::string& text) const;
 
  private:
   const RunConfig* config_;
   const data::Tokenizer* tokenizer_;
   const retriever::Documents* documents_;
+  std::shared_ptr<const retriever::TextReader> reader_;
 };
 
 // Example sets with their decoded pictures.

@@ -71,6 +71,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   const bool first = groups.rank() == 0;
   if (first) folder_ = std::make_unique<RunFolder>(config_.run.dir, resume);
   session_ = std::make_unique<Session>(config_, bad_, std::move(groups));
+  config_ = session_->config();
   maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(), session_->documents(), session_->tokenizer(), bad_);
   if (!config_.data.dev.empty() && first) {
     dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
@@ -80,6 +81,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
+    session_->start_from_published(*optimizer_);
     session_->make_retriever();
   } else {
     const parallel::Checkpoint checkpoint =

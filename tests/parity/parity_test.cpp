@@ -62,6 +62,47 @@ TEST(Parity, EveryObjectiveInFp64) {
   }
 }
 
+// Retrieval by a published encoder that is trained further: its blocks in layouts of every kind, its three heads over two ranks.
+TEST(Parity, APublishedEncoderInFp64) {
+  const TinyWorld world;
+  struct Case {
+    const char* fusion;
+    int64_t dp, pp, tp, microbatches, zero;
+    const char *schedule, *partitioner, *encode_once;
+    double dropout;
+  };
+  for (const Case& c : {Case{"memory", 2, 1, 1, 1, 3, "1f1b", "uniform", "microbatch", 0.0}, Case{"memory", 1, 2, 1, 2, 0, "1f1b", "exact", "microbatch", 0.1},
+                        Case{"memory", 1, 1, 2, 1, 0, "1f1b", "uniform", "microbatch", 0.1}, Case{"memory", 1, 4, 1, 3, 0, "zb_h1", "parameters", "microbatch", 0.0},
+                        Case{"memory", 1, 2, 1, 2, 0, "gpipe", "uniform", "replica", 0.0}, Case{"fid", 2, 2, 2, 2, 1, "list", "uniform", "microbatch", 0.0},
+                        Case{"prefix", 1, 2, 2, 2, 2, "1f1b", "uniform", "microbatch", 0.0}}) {
+    SCOPED_TRACE(concat(c.fusion, " dp ", c.dp, " pp ", c.pp, " tp ", c.tp, " ", c.schedule));
+    RunConfig alone = with_tiny_bert(tiny(world));
+    alone.model.fusion = c.fusion;
+    alone.model.dropout = c.dropout;
+    alone.data.inverse_cloze_per_step = 3;
+    alone.retriever.hard_negatives = 1;
+    if (c.pp == 4) alone.retriever.objectives = {{"attentive", 0.5}, {"contrastive", 0.5}, {"emdr2", 1.0}, {"pdist", 0.5}, {"loop", 0.5}, {"adist", 0.5}};
+    const Outcome want = outcome_of(alone, {}, References::kSteps);
+    RunConfig config = alone;
+    config.parallel.dp = c.dp;
+    config.parallel.pp = c.pp;
+    config.parallel.tp = c.tp;
+    config.parallel.sequence = c.tp > 1;
+    config.parallel.microbatches = c.microbatches;
+    config.parallel.zero = c.zero;
+    config.parallel.schedule = c.schedule;
+    config.parallel.partitioner = c.partitioner;
+    config.parallel.encode_once = c.encode_once;
+    config.parallel.recompute = c.dropout > 0 ? std::vector<std::string>{"all"} : std::vector<std::string>{};
+    const Difference d = compare(want, train_threads(config, References::kSteps));
+    EXPECT_GT(want.gradients.at("retriever.word").norm().item<double>(), 0.0);
+    // fp64 sums in another order
+    EXPECT_LE(d.loss, 1e-10) << d.worst_parameter;
+    EXPECT_LE(d.gradient, 1e-10) << d.worst_parameter;
+    EXPECT_LE(d.step, 1e-10) << d.worst_parameter;
+  }
+}
+
 // Slices that cut sequences and pictures, one row each and fewer rows than slices, in every schedule and way of fusion.
 TEST(Parity, TokenSlicesGiveTheResultOfWholeMicrobatches) {
   const TinyWorld world;

@@ -86,4 +86,12 @@ class TinyWorld {
   TempDir dir_;
 };
 
+// The same run with queries and documents embedded by a published encoder (it reads letters), by their texts.
+inline RunConfig with_tiny_bert(RunConfig config) {
+  config.model.text_encoder = CONTEXTURE_SOURCE_DIR "/tests/golden/tiny_bert";
+  config.data.query = "both";
+  config.data.pairs_per_step = 0;
+  return config;
+}
+
 }  // namespace contexture::train
