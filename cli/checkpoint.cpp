@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "core/safetensors.h"
+#include "train/published_encoder.h"
 
 namespace contexture::cli {
 namespace {
@@ -240,12 +241,31 @@ Command diff_command(CLI::App& group) {
       }};
 }
 
+Command export_encoder_command(CLI::App& group) {
+  struct Options {
+    std::string run, output;
+    int64_t step = -1;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* app = group.add_subcommand(
+      "export-encoder", "Write a run's model.text_encoder, as trained, as a Hugging Face folder");
+  app->add_option("run", options->run, "run folder")->required();
+  app->add_option("output", options->output, "folder to write")->required();
+  app->add_option("--step", options->step, "the run's checkpoint; default: the newest");
+  return {app, [options] {
+            train::export_encoder(options->run, options->output, options->step);
+            std::cout << options->output << "\n";
+            return 0;
+          }};
+}
+
 }  // namespace
 
 Command checkpoint_command(CLI::App& program) {
   CLI::App* app =
       program.add_subcommand("checkpoint", "Look into checkpoints, verify and compare them");
-  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app), reshard_command(*app)});
+  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app), reshard_command(*app),
+                             export_encoder_command(*app)});
 }
 
 }  // namespace contexture::cli

@@ -106,6 +106,39 @@ TEST_F(TinyRun, AnIndexOfItsCorpusIsBuiltAndSearched) {
   EXPECT_EQ(run_program({"index", "search", index}).code, 2);
 }
 
+TEST_F(TinyRun, ARetrieverFromAPublishedEncoderIsExportedAndIndexesAlike) {
+  const std::string from = std::string(CONTEXTURE_SOURCE_DIR) + "/tests/golden/tiny_bert";
+  const std::string run = dir_->path() / "published", exported = dir_->path() / "exported",
+                    by_run = dir_->path() / "run.index",
+                    by_encoder = dir_->path() / "encoder.index";
+  const Result trained = run_program(
+      tiny_training(run, {"--set", "model.text_encoder=" + from, "--set", "data.query=both",
+                          "--set", "train.precision=fp32", "--set", "train.steps=3"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Result written = run_program({"checkpoint", "export-encoder", run, exported});
+  ASSERT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(run_program({"checkpoint", "export-encoder", run, exported}).code, 2);
+  ASSERT_EQ(run_program({"index", "build", run, "--output", by_run}).code, 0);
+  const Result built =
+      run_program({"index", "build", "--encoder", exported, "--corpus", kFlags + "corpus.jsonl",
+                   "--precision", "fp32", "--output", by_encoder});
+  ASSERT_EQ(built.code, 0) << built.err;
+  const std::string question = "What is the capital of France?";
+  const Json a = run_program({"index", "search", by_run, "--run", run, "--question", question,
+                              "-k", "3", "--json"})
+                     .json()["hits"];
+  const Json b = run_program({"index", "search", by_encoder, "--encoder", exported, "--precision",
+                              "fp32", "--question", question, "-k", "3", "--json"})
+                     .json()["hits"];
+  ASSERT_EQ(a.size(), 3u);
+  ASSERT_EQ(b.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(a[i]["id"], b[i]["id"]);
+    // fp32 sums in another order
+    EXPECT_NEAR(a[i]["score"].get<double>(), b[i]["score"].get<double>(), 1e-5);
+  }
+}
+
 TEST_F(TinyRun, CheckpointsAreInspectedVerifiedAndCompared) {
   const Result inspected =
       run_program({"checkpoint", "inspect", run(), "--file", "model", "--json"});
