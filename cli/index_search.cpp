@@ -139,7 +139,8 @@ int ask(const SearchOptions& options, const retriever::SpreadIndex& index,
     query = run_query(*session, options.question, options.picture);
   }
   Json hits = Json::array();
-  for (const retriever::NamedHit& hit : index.search(query, options.k)[0]) {
+  const auto rankings = index.search(query, options.k);
+  for (const retriever::NamedHit& hit : rankings[0]) {
     hits.push_back({{"id", hit.id}, {"score", hit.score}});
     if (session == nullptr) continue;
     if (const auto row = session->corpus().find(hit.id))
