@@ -1,5 +1,6 @@
 #include "parallel/executor.h"
 
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -21,14 +22,29 @@ class Clock {
   std::chrono::steady_clock::time_point start_;
 };
 
+// Backward runs on the calling thread, whatever the device: what it does there (Deferred, a communicator, a stream) belongs to
+// the thread.
+class OnThisThread {
+ public:
+  OnThisThread() { state().set_multithreading_enabled(false); }
+  ~OnThisThread() { state().set_multithreading_enabled(before_); }
+  OnThisThread(const OnThisThread&) = delete;
+  OnThisThread& operator=(const OnThisThread&) = delete;
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+  const bool before_ = state().get_multithreading_enabled();
+};
+
 bool is_differentiable(const at::Tensor& t) { return t.defined() && at::isFloatingType(t.scalar_type()); }
 
 void accumulate(at::Tensor& sum, const at::Tensor& term) {
   if (!term.defined()) return;
   const at::ScalarType wide = wide_dtype(term.scalar_type());
   if (!sum.defined()) {
-    // The sum is added to in place, so it must own its memory: the engine may hand one tensor to two leaves.
-    const bool own = term.scalar_type() == wide && term.is_contiguous() && term.use_count() == 1;
+    // The sum is added to in place, so it must own its memory: the engine may hand one tensor to two leaves. And all of it: a part of
+    // a larger tensor would keep that alive until the next step.
+    const bool own = term.scalar_type() == wide && term.is_contiguous() && term.use_count() == 1 && term.storage().nbytes() == term.nbytes();
     sum = own ? term : at::empty(term.sizes(), term.options().dtype(wide)).copy_(term);
   } else {
     sum.add_(term);
@@ -203,6 +219,7 @@ void Executor::run_backward(const Block& block, int index, ForwardPass::Record r
   }
   if (!roots.empty() && !leaves.empty()) {
     const Deferred::Scope scope(deferred);
+    const OnThisThread on_this_thread;
     const Tensors found = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false,
                                                 /*create_graph=*/false, /*allow_unused=*/true);
     for (size_t i = 0; i < num_inputs; ++i) {  // a block that lists a wire twice adds up its two gradients

@@ -17,7 +17,7 @@ using BlockHook = std::function<void(const Block&)>;
 // Sums a wire's gradients in order, in fp32 or wider, and returns the sum in the wire's own dtype. Undefined terms are left out.
 at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype);
 
-// Wall-clock seconds a block has taken since the last reset.
+// Wall-clock seconds a block has taken since the last reset. On a device that works in streams: the time to ask for its work.
 struct BlockTime {
   double forward_s = 0.0;
   double backward_s = 0.0;

@@ -55,6 +55,13 @@ TEST_P(Cut, LossAndGradientsDoNotDependOnTheNumberOfMicrobatches) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, Cut, testing::Combine(testing::Values("memory", "fid", "prefix"), testing::Values(2, 4)));
 
+TEST(Step, AGradientKeepsNothingAliveButItself) {
+  const TinyWorld world;
+  Prepared made(world.config("fp32"));
+  made.forward_backward();
+  for (const auto& p : made.session.model().parameters().all()) EXPECT_EQ(p->grad.storage().nbytes(), p->grad.nbytes()) << p->name;
+}
+
 TEST(Step, AReplicaMayEncodeItsDocumentsOnceForAllMicrobatches) {
   const TinyWorld world;
   RunConfig config = world.config("fp64");
