@@ -1,5 +1,5 @@
-// How ranks talk: one narrow interface over c10d (Gloo on the CPU, NCCL on CUDA), over threads of one process (tests,
-// several stages on one device), and over nothing at all (dry runs that only count).
+// How ranks talk: one narrow interface over c10d (Gloo for tensors of the CPU, NCCL for those of a GPU), over threads of one process
+// (tests, several stages on one device), and over nothing at all (dry runs that only count).
 //
 // Every operation has a deadline. One that passes it, or whose peer is gone, throws DistributedError: "rank 3, peer 1, send #17 of
 // group dp in phase forward: ..." (ranks of the world; #17 counts this operation on this group). After that this rank's world
@@ -7,12 +7,18 @@
 // Collectives must be called by all ranks of the group in the same order, with tensors of the same size and dtype. Tensors
 // are contiguous; dtypes: bf16, fp16, fp32, fp64, int64, int32, uint8; reduce_scatter sums bf16 and fp16 in fp32. Empty tensors
 // move nothing. A communicator belongs to one thread at a time; destroying it while an exception is under way aborts.
+//
+// Tensors of a GPU: an operation comes after what the thread's current stream was given before it was started, and wait() lets
+// that stream wait for it, not the thread. So a deadline may pass unseen while the thread goes on: then, or at the latest at the
+// next operation of any group of this rank, all the rest is as above. What was computed in between is worth nothing.
 #pragma once
 #include <ATen/ATen.h>
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -86,10 +92,14 @@ class Communicator {
   virtual Pending broadcast(const at::Tensor& tensor, int root) = 0;
   // input and output [size * n]: chunk i of input goes to rank i.
   virtual Pending all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
-  // Messages between a pair are matched by tag (0 <= tag < 2^30) where the transport has tags, and where it has none
-  // (NCCL) by order: so keep both in agreement.
+  // Messages from one rank to another are matched by tag (0 <= tag < 2^30), or, where has_tags() is false (NCCL), by order: then the
+  // receiver must ask for them in the order in which they are sent.
   virtual Pending send(const at::Tensor& tensor, int peer, int tag) = 0;
   virtual Pending receive(const at::Tensor& tensor, int peer, int tag) = 0;
+  virtual bool has_tags(at::Device) const { return true; }
+  // Makes the connections that messages of such tensors between these pairs (sender, receiver) will take. NCCL makes them with the
+  // first message, and both ends then wait for each other, whatever else they have to do. Every rank calls it with the same pairs.
+  virtual void open_links(const std::set<std::pair<int, int>>&, at::Device) {}
   virtual void barrier() = 0;
 
   // A group of some of this group's ranks (ascending, distinct). Every rank of this group calls it, in the same order; those
@@ -97,7 +107,7 @@ class Communicator {
   virtual std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks, const std::string& name) = 0;
 
   // Deadline of operations started from now on, here and in every subgroup. Long for the first step, short after. It runs from
-  // wait(); for a collective over c10d from the start. (NCCL: see internal/c10d_communicator.cpp.)
+  // wait(); for a collective over c10d, and for every operation of a GPU's, from the start.
   virtual void set_deadline(double seconds) = 0;
   // For errors: what the program is doing ("forward", "optimizer", ...). Shared with subgroups.
   virtual void set_phase(const std::string& phase) = 0;
@@ -109,9 +119,10 @@ class Communicator {
   virtual std::map<int, Traffic> links() const = 0;            // sent point-to-point, by peer's rank in this group
 };
 
-// Ranks as threads of this process: element r is rank r's communicator. For tests and for several stages on one device.
-// Sums are taken in rank order.
-std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s = 60.0);
+// Ranks as threads of this process: element r is rank r's communicator. For tests and for several stages on one device, where
+// each thread may have a stream of its own. Sums are taken in rank order. by_order: without tags, as NCCL; a message that is then
+// taken for another fails.
+std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s = 60.0, bool by_order = false);
 
 // Moves nothing: outputs keep what they hold; counts traffic. Takes meta tensors. For dry runs. (A group of one rank copies input to
 // output in every kind of communicator.)
@@ -139,9 +150,10 @@ class RendezvousServer {
   int port_ = 0;
 };
 
-// Joins all processes over c10d: a TCPStore at host:port, then Gloo (backend "gloo") or NCCL ("nccl"). Throws DistributedError
-// naming host, port, and who is missing after deadline_s; UserError when the port is taken by something else; AgreedError
-// when ranks disagree on the size or two claim one rank.
+// Joins all processes over c10d: a TCPStore at host:port, then Gloo. Backend "gloo": for tensors of the CPU alone; "nccl": tensors of
+// a GPU go over NCCL, which each group sets up when it meets the first; in a group of one, too. Throws DistributedError naming
+// host, port, and who is missing after deadline_s; UserError when the port is taken by something else; AgreedError when ranks
+// disagree on the size or two claim one rank.
 std::shared_ptr<Communicator> connect(const Rendezvous& rendezvous, const std::string& backend, double deadline_s);
 
 }  // namespace contexture::parallel

@@ -122,10 +122,10 @@ void Engine::share_in_replica(const at::Tensor& tensor) const {
 
 at::Tensor Engine::gather_rows(const at::Tensor& mine) const { return parallel::gather_rows(groups_.dp.get(), mine); }
 
-// The parts of all tensor-parallel ranks put together; on each of them.
+// The parts of all tensor-parallel ranks put together; on each of them, on the CPU.
 at::Tensor Engine::joined(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {
   const at::Tensor mine = local.to(dtype).contiguous();
-  if (!parameter.is_split()) return mine.view(parameter.shape);
+  if (!parameter.is_split()) return mine.view(parameter.shape).cpu();
   const int n = groups_.tp->size();
   std::vector<at::Tensor> parts;  // of one size only where the split is even: so each is broadcast
   for (int r = 0; r < n; ++r) {
@@ -134,7 +134,7 @@ at::Tensor Engine::joined(const Parameter& parameter, const at::Tensor& local, a
     if (part.numel() > 0) groups_.tp->broadcast(part, r).wait();
     parts.push_back(part);
   }
-  return parameter.logical(parts);
+  return parameter.logical(parts).cpu();
 }
 
 at::Tensor Engine::logical(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const {

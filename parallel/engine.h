@@ -48,7 +48,7 @@ class Engine {
   at::Tensor gather_rows(const at::Tensor& mine) const;
 
   // The whole of a parameter-like tensor (this rank's local part of it in any shape; undefined on ranks that do not own the
-  // parameter), on world rank 0; undefined elsewhere. Collective over the world.
+  // parameter), on world rank 0, on the CPU; undefined elsewhere. Collective over the world.
   at::Tensor logical(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;
   // The same on the one rank that writes this parameter to checkpoints (writers share the bytes evenly); undefined elsewhere.
   at::Tensor logical_for_writer(const Parameter& parameter, const at::Tensor& local, at::ScalarType dtype) const;

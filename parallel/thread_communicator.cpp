@@ -1,5 +1,7 @@
 // Ranks as threads. One mutex and one condition variable serve the world and all its subgroups: ranks are few. The last rank
-// to come to a collective computes it for all, outside the lock; a message is copied by whichever side comes second.
+// to come to a collective computes it for all, outside the lock; a message is copied by whichever side comes second. Where tensors
+// are a GPU's, whoever copies lets its stream wait for the other sides' marks, and wait() lets the waiting thread's stream wait for
+// the copier's.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +12,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "parallel/device.h"
 #include "parallel/internal/communicator_base.h"
 
 namespace contexture::parallel {
@@ -22,6 +25,8 @@ using internal::RankState;
 struct Meeting {
   std::string signature;  // what all must agree on
   std::vector<at::Tensor> in, out;
+  std::vector<StreamMark> ready;
+  std::shared_ptr<StreamMark> result = std::make_shared<StreamMark>();
   std::vector<bool> here;
   size_t arrived = 0;
   bool done = false;
@@ -30,11 +35,20 @@ struct Meeting {
 // A receive that has been started.
 struct Delivery {
   at::Tensor tensor;
+  int tag;
+  StreamMark ready;
   bool done = false;
+  std::shared_ptr<StreamMark> copied = std::make_shared<StreamMark>();
 };
 
-struct Channel {  // one sender, receiver and tag; at most one of the two is not empty
-  std::deque<at::Tensor> arrived;
+struct Message {
+  at::Tensor tensor;
+  int tag;
+  StreamMark ready;
+};
+
+struct Channel {  // one sender, receiver and (unless messages go by order) tag; at most one of the two is not empty
+  std::deque<Message> arrived;
   std::deque<std::shared_ptr<Delivery>> waiting;
 };
 
@@ -42,11 +56,13 @@ struct Group {
   explicit Group(std::vector<int> ranks) : world_ranks(std::move(ranks)) {}
   const std::vector<int> world_ranks;
   std::map<int64_t, std::shared_ptr<Meeting>> meetings;            // by how many collectives came before
-  std::map<std::tuple<int, int, int>, Channel> channels;           // by sender, receiver, tag
+  std::map<std::tuple<int, int, int>, Channel> channels;           // by sender, receiver, tag (by order: 0)
   std::map<std::pair<int64_t, std::vector<int>>, std::pair<std::shared_ptr<Group>, size_t>> subgroups;  // with how many took it
 };
 
 struct Hub {
+  explicit Hub(bool by_order) : by_order(by_order) {}
+  const bool by_order;
   std::mutex mutex;  // guards all Groups, Meetings' lists and Deliveries, and the failure
   std::condition_variable changed;
   int failed_rank = -1;  // the first
@@ -72,17 +88,17 @@ struct Hub {
   }
 };
 
-// Waits for `done`, which is read with the lock held; `late` says what is missing at the deadline.
+// Waits for `done`, which is read with the lock held, then lets the stream wait for `mark`; `late` says what is missing at the deadline.
 class ThreadWork final : public Pending::Work {
  public:
   ThreadWork(std::shared_ptr<Hub> hub, int world_rank, std::string where, double deadline_s, std::function<bool()> done,
-             std::function<std::string()> late)
+             std::shared_ptr<StreamMark> mark, std::function<std::string()> late)
       : hub_(std::move(hub)), world_rank_(world_rank), where_(std::move(where)), deadline_s_(deadline_s), done_(std::move(done)),
-        late_(std::move(late)) {}
+        mark_(std::move(mark)), late_(std::move(late)) {}
   void wait() override {
     std::unique_lock lock(hub_->mutex);
     hub_->changed.wait_for(lock, std::chrono::duration<double>(deadline_s_), [&] { return hub_->failed() || done_(); });
-    if (done_()) return;
+    if (done_()) return mark_->pass();
     hub_->fail(world_rank_, where_, concat("the deadline of ", deadline_s_, " s passed; ", late_()));
   }
 
@@ -92,6 +108,7 @@ class ThreadWork final : public Pending::Work {
   const std::string where_;
   const double deadline_s_;
   const std::function<bool()> done_;
+  const std::shared_ptr<StreamMark> mark_;
   const std::function<std::string()> late_;
 };
 
@@ -103,6 +120,8 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
   ~ThreadCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_) abort("stopped on an error of its own");
   }
+
+  bool has_tags(at::Device) const override { return !hub_->by_order; }
 
   void abort(const std::string& cause) override {
     const std::lock_guard lock(hub_->mutex);
@@ -164,27 +183,35 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
   Pending start_send(Call call, const at::Tensor& tensor, int tag) override {
     at::NoGradGuard no_grad;
     std::unique_lock lock(hub_->mutex);
-    Channel& channel = group_->channels[{rank(), call.peer, tag}];
+    Channel& channel = channel_for(rank(), call.peer, tag);
     if (channel.waiting.empty()) {
-      channel.arrived.push_back(tensor.detach().clone());
+      const at::Tensor copy = tensor.detach().clone();
+      channel.arrived.push_back({copy, tag, StreamMark(copy.device())});
       return Pending();
     }
-    deliver(call, *channel.waiting.front(), tensor);
+    const std::shared_ptr<Delivery> delivery = channel.waiting.front();
     channel.waiting.pop_front();
+    delivery->ready.pass();
+    used_here(delivery->tensor);
+    deliver(call, *delivery, tensor, tag);
+    *delivery->copied = StreamMark(tensor.device());
     hub_->changed.notify_all();
     return Pending();
   }
   Pending start_receive(Call call, const at::Tensor& tensor, int tag) override {
     at::NoGradGuard no_grad;
     std::unique_lock lock(hub_->mutex);
-    Channel& channel = group_->channels[{call.peer, rank(), tag}];
-    const auto delivery = std::make_shared<Delivery>(Delivery{tensor, false});
+    Channel& channel = channel_for(call.peer, rank(), tag);
+    const auto delivery = std::make_shared<Delivery>(Delivery{tensor, tag, StreamMark(tensor.device())});
     if (channel.arrived.empty()) {
       channel.waiting.push_back(delivery);
-      return work(call, [delivery] { return delivery->done; }, [] { return std::string("nothing was sent"); });
+      return work(call, [delivery] { return delivery->done; }, delivery->copied, [] { return std::string("nothing was sent"); });
     }
-    deliver(call, *delivery, channel.arrived.front());
+    const Message message = std::move(channel.arrived.front());
     channel.arrived.pop_front();
+    message.ready.pass();
+    used_here(message.tensor);
+    deliver(call, *delivery, message.tensor, message.tag);
     return Pending();
   }
 
@@ -202,12 +229,17 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
   }
 
  private:
-  Pending work(const Call& call, std::function<bool()> done, std::function<std::string()> late) const {
-    return Pending(std::make_shared<ThreadWork>(hub_, world_rank(), call.where, state_->deadline_s, std::move(done), std::move(late)));
+  // With the lock held.
+  Channel& channel_for(int sender, int receiver, int tag) { return group_->channels[{sender, receiver, hub_->by_order ? 0 : tag}]; }
+
+  Pending work(const Call& call, std::function<bool()> done, std::shared_ptr<StreamMark> mark, std::function<std::string()> late) const {
+    return Pending(std::make_shared<ThreadWork>(hub_, world_rank(), call.where, state_->deadline_s, std::move(done), std::move(mark),
+                                                std::move(late)));
   }
 
   // With the lock held.
-  void deliver(const Call& call, Delivery& delivery, const at::Tensor& tensor) {
+  void deliver(const Call& call, Delivery& delivery, const at::Tensor& tensor, int tag) {
+    if (delivery.tag != tag) hub_->fail(world_rank(), call.where, concat("message ", tag, " comes where ", delivery.tag, " is expected"));
     if (delivery.tensor.numel() != tensor.numel() || delivery.tensor.scalar_type() != tensor.scalar_type()) {
       hub_->fail(world_rank(), call.where,
                  concat("sent are ", tensor.numel(), " ", at::toString(tensor.scalar_type()), ", expected ", delivery.tensor.numel(), " ",
@@ -223,13 +255,15 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
     const auto me = static_cast<size_t>(rank()), n = static_cast<size_t>(size());
     std::unique_lock lock(hub_->mutex);
     std::shared_ptr<Meeting>& slot = group_->meetings[num_collectives_];
-    if (!slot) slot = std::make_shared<Meeting>(Meeting{signature, std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<bool>(n)});
+    if (!slot) slot = std::make_shared<Meeting>(Meeting{signature, std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<StreamMark>(n),
+                                                         std::make_shared<StreamMark>(), std::vector<bool>(n)});
     const std::shared_ptr<Meeting> meeting = slot;
     if (meeting->signature != signature) {
       hub_->fail(world_rank(), call.where, concat("this rank calls ", signature, " where another calls ", meeting->signature));
     }
     meeting->in[me] = in;
     meeting->out[me] = out;
+    meeting->ready[me] = StreamMark(in.device());
     meeting->here[me] = true;
     const bool last = ++meeting->arrived == n;
     if (last) group_->meetings.erase(num_collectives_);
@@ -238,7 +272,11 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
       lock.unlock();
       {
         at::NoGradGuard no_grad;
+        for (const StreamMark& ready : meeting->ready) ready.pass();
+        for (const at::Tensor& tensor : meeting->in) used_here(tensor);
+        for (const at::Tensor& tensor : meeting->out) used_here(tensor);
         compute(*meeting);
+        *meeting->result = StreamMark(in.device());
       }
       lock.lock();
       meeting->in.clear();
@@ -247,7 +285,7 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
       hub_->changed.notify_all();
       return Pending();
     }
-    return work(call, [meeting] { return meeting->done; }, [meeting, ranks = world_ranks()] {
+    return work(call, [meeting] { return meeting->done; }, meeting->result, [meeting, ranks = world_ranks()] {
       std::vector<int> missing;
       for (size_t r = 0; r < ranks.size(); ++r) {
         if (!meeting->here[r]) missing.push_back(ranks[r]);
@@ -264,11 +302,11 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s) {
+std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s, bool by_order) {
   CONTEXTURE_INVARIANT(size > 0, size, " ranks");
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
-  const auto hub = std::make_shared<Hub>();
+  const auto hub = std::make_shared<Hub>(by_order);
   const auto group = std::make_shared<Group>(std::move(all));
   std::vector<std::shared_ptr<Communicator>> out;
   for (int r = 0; r < size; ++r) {

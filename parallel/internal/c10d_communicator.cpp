@@ -4,8 +4,10 @@
 // scatters by reducing everything everywhere; here it is all_to_all and a sum, which moves half as much, adds in rank order
 // and adds bf16 and fp16 in fp32. Everything else c10d's Gloo has for all our dtypes.
 //
-// NCCL: wait() makes the current stream wait, not the host, so a deadline can't pass there. c10d's watchdog looks after it
-// (TORCH_NCCL_ASYNC_ERROR_HANDLING): it ends a process whose operation is late by the deadline that the group was made with.
+// NCCL, for tensors of a GPU: wait() makes the current stream wait, not the host, so no deadline can pass there. c10d's watchdog
+// looks after it: it ends an operation that is late by the deadline of its start, closes the group's links, so that the stream
+// goes on, and leaves a mark that require_alive() finds. Messages take a process group for each direction: NCCL does what a pair of
+// ranks does on one communicator one after another, and a receive that waits must not hold up what the other side waits for.
 #define USE_C10D_GLOO
 #ifdef CONTEXTURE_CUDA
 #define USE_C10D_NCCL
@@ -16,12 +18,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <list>
 #include <numeric>
@@ -43,27 +41,39 @@ constexpr int kClosingTag = 1 << 30;  // beyond every tag of a message
 
 milliseconds to_ms(double s) { return milliseconds(std::max<int64_t>(1, static_cast<int64_t>(s * 1000))); }
 
-// This rank's end of everything: all groups' backends, and work that nobody waits for.
+// This rank's end of everything: all groups' backends.
 struct Links {
   std::shared_ptr<World> world;  // null for one rank over Gloo, which needs nobody
   std::string lone_cause;        // of its abort()
-  std::string backend;
+  bool has_nccl = false;
   std::shared_ptr<gloo::transport::Device> device;  // one event loop for all groups
-  std::list<Backend> backends;
+  std::list<Backend> gloo, nccl;
 
   // Gloo closes all links of a group when a receive is late: so receive what nobody sends, and be late at once.
   void close() {
-    for (const Backend& group : backends) {
+    for (const Backend& group : gloo) {
       try {
-        if (backend != "gloo") {
-          group->abort();
-          continue;
-        }
         std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
         group->recv(nothing, group->getRank() == 0 ? 1 : 0, kClosingTag)->wait(milliseconds(1));
       } catch (const std::exception&) {  // as wanted
       }
     }
+    for (const Backend& group : nccl) {
+      try {
+        group->abort();
+      } catch (const std::exception&) {  // it is broken already
+      }
+    }
+  }
+
+  // What the watchdog has found out about a group of NCCL's since; "" if nothing.
+  std::string found() const {
+    for (const Backend& group : nccl) {
+      const c10d::ErrorType error = group->getError();
+      if (error == c10d::ErrorType::TIMEOUT) return "an operation between GPUs timed out";
+      if (error != c10d::ErrorType::SUCCESS) return "an operation between GPUs failed (NCCL_DEBUG=INFO tells more)";
+    }
+    return "";
   }
 
   [[noreturn]] void fail(const Call& call, const std::exception& error, double deadline_s) {
@@ -75,9 +85,11 @@ struct Links {
   }
 };
 
-struct Started {  // an operation of the backend
+struct Started {  // an operation of a backend
   BackendWork work;
   std::vector<at::Tensor> tensors;  // in use until it ends
+  bool in_stream = false;           // NCCL's
+  bool wait(milliseconds deadline) const { return in_stream ? work->wait() : work->wait(deadline); }
 };
 using Abandoned = std::list<Started>;
 
@@ -94,7 +106,7 @@ class C10dWork final : public Pending::Work {
     const Started started = std::move(started_);
     started_.work.reset();
     try {
-      if (!started.work->wait(to_ms(deadline_s_))) throw std::runtime_error("the operation was aborted");
+      if (!started.wait(to_ms(deadline_s_))) throw std::runtime_error("the operation was aborted");
     } catch (const std::exception& error) {
       links_->fail(call_, error, deadline_s_);
     }
@@ -114,31 +126,44 @@ class C10dCommunicator final : public internal::CommunicatorBase {
  public:
   C10dCommunicator(int rank, std::vector<int> world_ranks, const std::string& name, std::shared_ptr<RankState> state,
                    std::shared_ptr<Links> links, const std::string& prefix)
-      : CommunicatorBase(rank, std::move(world_ranks), name, std::move(state), links->backend == "gloo"), links_(std::move(links)),
-        prefix_(prefix) {
-    if (size() == 1 && links_->backend == "gloo") return;
-    try {
-      backend_ = make_backend();
-    } catch (const std::exception& error) {
-      const Call call{"connect", 1, -1, concat("rank ", world_rank(), ", connecting group ", name)};
-      links_->fail(call, error, state_->deadline_s);
-    }
-    links_->backends.push_back(backend_);
+      : CommunicatorBase(rank, std::move(world_ranks), name, std::move(state)), links_(std::move(links)), prefix_(prefix) {
+    if (size() == 1) return;
+    const Call call{"connect", 1, -1, concat("rank ", world_rank(), ", connecting group ", name)};
+    gloo_ = connected(call, links_->gloo, [this] {
+      auto options = c10d::ProcessGroupGloo::Options::create(timeout());
+      options->devices.push_back(links_->device);
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix_, links_->world->store());
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, this->rank(), size(), options);
+    });
   }
 
   ~C10dCommunicator() override {
-    if (!backend_) return;
-    if (std::uncaught_exceptions() > exceptions_) abort("stopped on an error of its own");
+    if (std::uncaught_exceptions() > exceptions_ && (gloo_ || collective_)) abort("stopped on an error of its own");
     try {
       finish_abandoned();
     } catch (const std::exception&) {  // a destructor has nobody to tell
     }
-    links_->backends.remove(backend_);
+    links_->gloo.remove(gloo_);
+    for (const Backend& each : {collective_, up_, down_}) links_->nccl.remove(each);
   }
 
   // Until all are through, some read addresses from the store, which may go with rank 0.
   void wait_until_connected() {
-    if (backend_) run_barrier({"barrier", 0, -1, concat("rank ", world_rank(), ", connecting group ", name())});
+    if (gloo_) run_barrier({"barrier", 0, -1, concat("rank ", world_rank(), ", connecting group ", name())});
+  }
+
+  bool has_tags(at::Device device) const override { return device.is_cpu(); }
+
+  void open_links(const std::set<std::pair<int, int>>& pairs, at::Device device) override {
+    if (device.is_cpu()) return;
+    // All in the same order, one after another: so whoever waits here waits for one that is coming.
+    const at::Tensor nothing = at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(device));
+    for (const auto& [from, to] : pairs) {
+      if (rank() != from && rank() != to) continue;
+      const Call call{"connect", 0, rank() == from ? to : from, concat("rank ", world_rank(), ", opening the link of group ", name(), " from rank ",
+                                                                      world_ranks()[from], " to rank ", world_ranks()[to])};
+      (rank() == from ? start_send(call, nothing, 0) : start_receive(call, nothing, 0)).wait();
+    }
   }
 
   void abort(const std::string& cause) override {
@@ -151,18 +176,24 @@ class C10dCommunicator final : public internal::CommunicatorBase {
 
  protected:
   void require_alive(const Call& call) override {
-    if (links_->world) links_->world->require_alive(call.where);
+    if (links_->world) {
+      links_->world->require_alive(call.where);
+      if (const std::string found = links_->found(); !found.empty()) links_->fail(call, std::runtime_error(found), state_->deadline_s);
+    }
     CONTEXTURE_REQUIRE_AS(DistributedError, links_->lone_cause.empty(), call.where, ": this rank has failed before: ", links_->lone_cause);
   }
+
+  bool moves_alone(const at::Tensor& tensor) const override { return links_->has_nccl && tensor.is_cuda(); }
 
   Pending start_all_reduce(Call call, const at::Tensor& tensor, ReduceOp op) override {
     c10d::AllreduceOptions options;
     options.reduceOp = op == ReduceOp::kSum ? c10d::ReduceOp::SUM : op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN;
     options.timeout = timeout();
-    return start(std::move(call), {tensor}, [&](std::vector<at::Tensor>& t) { return backend_->allreduce(t, options); });
+    return start(std::move(call), {tensor}, [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b.allreduce(t, options); });
   }
   Pending start_reduce_scatter(Call call, const at::Tensor& output, const at::Tensor& input) override {
-    if (links_->backend == "gloo") {
+    // NCCL would sum bf16 and fp16 in these.
+    if (input.device().is_cpu() || input.element_size() < 4) {
       const at::Tensor chunks = at::empty_like(input).view({size(), -1});
       return start_all_to_all(std::move(call), chunks, input, [chunks, output] {
         at::NoGradGuard no_grad;
@@ -172,28 +203,32 @@ class C10dCommunicator final : public internal::CommunicatorBase {
     c10d::ReduceScatterOptions options;
     options.timeout = timeout();
     return start(std::move(call), {output, input},
-                 [&](std::vector<at::Tensor>& t) { return backend_->_reduce_scatter_base(t[0], t[1], options); });
+                 [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b._reduce_scatter_base(t[0], t[1], options); });
   }
   Pending start_all_gather(Call call, const at::Tensor& output, const at::Tensor& input) override {
     c10d::AllgatherOptions options;
     options.timeout = timeout();
     return start(std::move(call), {output.view(-1), input.view(-1)},
-                 [&](std::vector<at::Tensor>& t) { return backend_->_allgather_base(t[0], t[1], options); });
+                 [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b._allgather_base(t[0], t[1], options); });
   }
   Pending start_broadcast(Call call, const at::Tensor& tensor, int root) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = timeout();
-    return start(std::move(call), {tensor}, [&](std::vector<at::Tensor>& t) { return backend_->broadcast(t, options); });
+    return start(std::move(call), {tensor}, [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b.broadcast(t, options); });
   }
   Pending start_all_to_all(Call call, const at::Tensor& output, const at::Tensor& input) override {
     return start_all_to_all(std::move(call), output, input, {});
   }
   Pending start_send(Call call, const at::Tensor& tensor, int tag) override {
-    return start(std::move(call), {tensor}, [&](std::vector<at::Tensor>& t) { return backend_->send(t, call.peer, tag); });
+    const int peer = call.peer;
+    return start(std::move(call), {tensor}, [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b.send(t, peer, tag); }, {},
+                 peer > rank() ? Way::kUp : Way::kDown);
   }
   Pending start_receive(Call call, const at::Tensor& tensor, int tag) override {
-    return start(std::move(call), {tensor}, [&](std::vector<at::Tensor>& t) { return backend_->recv(t, call.peer, tag); });
+    const int peer = call.peer;
+    return start(std::move(call), {tensor}, [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b.recv(t, peer, tag); }, {},
+                 peer < rank() ? Way::kUp : Way::kDown);
   }
   void run_barrier(Call call) override {
     try {
@@ -203,7 +238,7 @@ class C10dCommunicator final : public internal::CommunicatorBase {
     }
     c10d::BarrierOptions options;
     options.timeout = timeout();
-    start(std::move(call), {}, [&](std::vector<at::Tensor>&) { return backend_->barrier(options); }).wait();
+    start(std::move(call), {}, [&](c10d::Backend& b, std::vector<at::Tensor>&) { return b.barrier(options); }).wait();
   }
 
   std::shared_ptr<Communicator> make_subgroup(Call, const std::vector<int>& ranks, const std::string& name) override {
@@ -219,18 +254,40 @@ class C10dCommunicator final : public internal::CommunicatorBase {
  private:
   milliseconds timeout() const { return to_ms(state_->deadline_s); }
 
-  Backend make_backend() const {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix_, links_->world->store());
-#ifdef CONTEXTURE_CUDA
-    if (links_->backend == "nccl") {
-      auto options = c10d::ProcessGroupNCCL::Options::create();
-      options->timeout = timeout();
-      return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank(), size(), options);
+  template <typename Make>
+  Backend connected(const Call& call, std::list<Backend>& list, const Make& make) const {
+    try {
+      list.push_back(make());
+    } catch (const std::exception& error) {
+      links_->fail(call, error, state_->deadline_s);
     }
+    return list.back();
+  }
+
+  // What an operation takes between GPUs: to a higher rank, to a lower one, or everybody with everybody.
+  enum class Way { kCollective, kUp, kDown };
+
+  c10d::Backend& backend_for(const Call& call, const std::vector<at::Tensor>& tensors, [[maybe_unused]] Way way) {
+    const at::Device device = tensors.empty() ? at::Device(at::kCPU) : tensors.front().device();
+    if (device.is_cpu()) return *gloo_;
+    CONTEXTURE_INVARIANT(device.is_cuda() && links_->has_nccl, call.where, ": no transport for tensors on ", device, " (backend ",
+                         links_->has_nccl ? "nccl)" : "gloo)");
+#ifdef CONTEXTURE_CUDA
+    Backend& group = way == Way::kCollective ? collective_ : way == Way::kUp ? up_ : down_;
+    if (!group) {
+      group = connected(call, links_->nccl, [&] {
+        auto options = c10d::ProcessGroupNCCL::Options::create();
+        options->timeout = timeout();
+        const char* name = way == Way::kCollective ? "/collective" : way == Way::kUp ? "/up" : "/down";
+        const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix_ + name, links_->world->store());
+        return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank(), size(), options);
+      });
+    }
+    group->setTimeout(timeout());  // of messages, which have no options
+    return *group;
+#else
+    CONTEXTURE_INVARIANT(false, "NCCL in a build without it");
 #endif
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout());
-    options->devices.push_back(links_->device);
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank(), size(), options);
   }
 
   Pending start_all_to_all(Call call, const at::Tensor& output, const at::Tensor& input, std::function<void()> finish) {
@@ -238,29 +295,33 @@ class C10dCommunicator final : public internal::CommunicatorBase {
     options.timeout = timeout();
     std::vector<int64_t> even;  // empty: equal chunks
     return start(std::move(call), {output.view({size(), -1}), input.view({size(), -1})},
-                 [&](std::vector<at::Tensor>& t) { return backend_->alltoall_base(t[0], t[1], even, even, options); }, std::move(finish));
+                 [&](c10d::Backend& b, std::vector<at::Tensor>& t) { return b.alltoall_base(t[0], t[1], even, even, options); },
+                 std::move(finish));
   }
 
   template <typename Operation>
-  Pending start(Call call, std::vector<at::Tensor> tensors, const Operation& operation, std::function<void()> finish = {}) {
+  Pending start(Call call, std::vector<at::Tensor> tensors, const Operation& operation, std::function<void()> finish = {},
+                Way way = Way::kCollective) {
     for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+    c10d::Backend& backend = backend_for(call, tensors, way);
+    const bool in_stream = &backend != gloo_.get();
     BackendWork work;
     try {
-      work = operation(tensors);
+      work = operation(backend, tensors);
     } catch (const std::exception& error) {
       links_->fail(call, error, state_->deadline_s);
     }
     // Finished collectives that nobody waited for; of a message Gloo can't say without waiting.
     std::erase_if(*abandoned_, [](const Started& started) { return started.work->isCompleted(); });
-    return Pending(std::make_shared<C10dWork>(links_, abandoned_, std::move(call), state_->deadline_s, Started{std::move(work), std::move(tensors)},
-                                              std::move(finish)));
+    return Pending(std::make_shared<C10dWork>(links_, abandoned_, std::move(call), state_->deadline_s,
+                                              Started{std::move(work), std::move(tensors), in_stream}, std::move(finish)));
   }
 
   void finish_abandoned() {
     while (!abandoned_->empty()) {
       const Started started = std::move(abandoned_->front());
       abandoned_->pop_front();
-      started.work->wait(timeout());
+      started.wait(timeout());
     }
   }
 
@@ -268,36 +329,14 @@ class C10dCommunicator final : public internal::CommunicatorBase {
   const std::string prefix_;
   const std::shared_ptr<Abandoned> abandoned_ = std::make_shared<Abandoned>();
   const int exceptions_ = std::uncaught_exceptions();
-  Backend backend_;
+  Backend gloo_;                       // null in a group of one
+  Backend collective_, up_, down_;     // NCCL's, once they were needed
   int64_t num_subgroups_ = 0;
 };
 
-// The address from which this machine reaches host:port: Gloo listens there. (Its own default is what the host's name
-// resolves to, which is often nothing.)
-std::string address_towards(const std::string& host, int port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  const int result = getaddrinfo(host.c_str(), concat(port).c_str(), &hints, &found);
-  CONTEXTURE_REQUIRE_AS(DistributedError, result == 0, "the rendezvous host ", host, " has no address: ", gai_strerror(result));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    char name[NI_MAXHOST];
-    const bool ok = ::connect(fd, each->ai_addr, each->ai_addrlen) == 0 &&  // sends nothing
-                    ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                    ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0;
-    ::close(fd);
-    if (ok) return name;
-  }
-  throw DistributedError(concat("no network interface of this machine reaches the rendezvous host ", host, "."));
-}
-
 std::shared_ptr<gloo::transport::Device> open_device(const Rendezvous& at) {
   try {
-    return at.interface.empty() ? c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(at.host, at.port))
+    return at.interface.empty() ? c10d::ProcessGroupGloo::createDeviceForHostname(internal::address_towards(at.host, at.port))
                                 : c10d::ProcessGroupGloo::createDeviceForInterface(at.interface);
   } catch (const UserError&) {
     throw;
@@ -323,12 +362,14 @@ std::shared_ptr<Communicator> connect(const Rendezvous& at, const std::string& b
   state->phase = "connect";
   state->deadline_s = deadline_s;
   const auto links = std::make_shared<Links>();
-  links->backend = backend;
+  links->has_nccl = backend == "nccl";
+  // Clean up, and let us tell: c10d's own way is to end the process.
+  if (links->has_nccl) ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
   std::vector<int> all(static_cast<size_t>(at.size));
   std::iota(all.begin(), all.end(), 0);
   if (at.size > 1 || backend != "gloo") {
     links->world = std::make_shared<World>(at, deadline_s);
-    if (backend == "gloo") links->device = open_device(at);
+    if (at.size > 1) links->device = open_device(at);
   }
   const auto world = std::make_shared<C10dCommunicator>(at.rank, std::move(all), "world", state, links, "world");
   world->wait_until_connected();

@@ -4,7 +4,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <arpa/inet.h>
 #include <c10/util/Logging.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -88,6 +92,27 @@ std::string plain_words(const std::exception& error) {
   words = words.substr(0, words.find('\n'));
   if (words.rfind("[/", 0) == 0 && words.find("] ") != std::string::npos) words = words.substr(words.find("] ") + 2);  // a source line
   return words.empty() ? "no reason given" : words;
+}
+
+std::string address_towards(const std::string& host, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  const int result = getaddrinfo(host.c_str(), concat(port).c_str(), &hints, &found);
+  CONTEXTURE_REQUIRE_AS(DistributedError, result == 0, "the rendezvous host ", host, " has no address: ", gai_strerror(result));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const int fd = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char name[NI_MAXHOST];
+    const bool ok = ::connect(fd, each->ai_addr, each->ai_addrlen) == 0 &&  // sends nothing
+                    ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                    ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0;
+    ::close(fd);
+    if (ok) return name;
+  }
+  throw DistributedError(concat("no network interface of this machine reaches the rendezvous host ", host, "."));
 }
 
 std::shared_ptr<void> serve_store(int& port) {

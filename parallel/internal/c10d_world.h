@@ -52,6 +52,10 @@ class World {
 // LibTorch's message without its backtrace, Gloo's without its source line.
 std::string plain_words(const std::exception& error);
 
+// The address from which this machine reaches host:port: Gloo listens there. (Its own default is what the host's name
+// resolves to, which is often nothing.) Throws DistributedError.
+std::string address_towards(const std::string& host, int port);
+
 // A store served at this port, or, if 0, at a free one, which it is then set to.
 std::shared_ptr<void> serve_store(int& port);
 

@@ -117,7 +117,7 @@ Pending CommunicatorBase::receive(const at::Tensor& tensor, int peer, int tag) {
 
 void CommunicatorBase::barrier() {
   Call call = count("barrier", 0);
-  if (size() > 1 || !alone_is_local_) run_barrier(std::move(call));
+  if (size() > 1) run_barrier(std::move(call));
 }
 
 std::shared_ptr<Communicator> CommunicatorBase::subgroup(const std::vector<int>& ranks, const std::string& name) {

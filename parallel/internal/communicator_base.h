@@ -1,5 +1,5 @@
 // What every communicator has in common: arguments are checked, calls counted, errors worded. A kind of communicator
-// implements the start_... functions, which see only arguments that are right, no empty tensors and no groups of one.
+// implements the start_... functions, which see only arguments that are right, no empty tensors and (but for moves_alone()) no groups of one.
 #pragma once
 #include "parallel/communicator.h"
 
@@ -21,9 +21,9 @@ struct RankState {
 
 class CommunicatorBase : public Communicator {
  public:
-  // `world_ranks` are the members' ranks in the world; `alone_is_local`: a group of one copies instead of calling start_...
-  CommunicatorBase(int rank, std::vector<int> world_ranks, std::string name, std::shared_ptr<RankState> state, bool alone_is_local = true)
-      : state_(std::move(state)), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)), alone_is_local_(alone_is_local) {}
+  // `world_ranks` are the members' ranks in the world.
+  CommunicatorBase(int rank, std::vector<int> world_ranks, std::string name, std::shared_ptr<RankState> state)
+      : state_(std::move(state)), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)) {}
 
   int rank() const final { return rank_; }
   int size() const final { return static_cast<int>(world_ranks_.size()); }
@@ -44,6 +44,8 @@ class CommunicatorBase : public Communicator {
 
  protected:
   virtual void require_alive(const Call& call) = 0;  // throws when an operation has failed before
+  // Whether a group of one calls start_... for this tensor, too, instead of copying.
+  virtual bool moves_alone(const at::Tensor&) const { return false; }
   virtual Pending start_all_reduce(Call call, const at::Tensor& tensor, ReduceOp op) = 0;
   virtual Pending start_reduce_scatter(Call call, const at::Tensor& output, const at::Tensor& input) = 0;
   virtual Pending start_all_gather(Call call, const at::Tensor& output, const at::Tensor& input) = 0;
@@ -63,12 +65,11 @@ class CommunicatorBase : public Communicator {
 
  private:
   Call count(const std::string& operation, int64_t bytes, int peer = -1);
-  bool is_local(const at::Tensor& tensor) const { return tensor.numel() == 0 || (alone_is_local_ && size() == 1); }
+  bool is_local(const at::Tensor& tensor) const { return tensor.numel() == 0 || (size() == 1 && !moves_alone(tensor)); }
 
   const int rank_;
   const std::vector<int> world_ranks_;
   const std::string name_;
-  const bool alone_is_local_;
   std::map<std::string, Traffic> traffic_;
   std::map<int, Traffic> links_;
 };

@@ -8,6 +8,7 @@ contexture_test(parallel/prediction_test.cpp LINK parallel core TIMEOUT 300)
 contexture_test(parallel/slicer_test.cpp LINK parallel core)
 contexture_test(parallel/mesh_test.cpp LINK parallel)
 contexture_test(parallel/row_pieces_test.cpp LINK parallel)
+contexture_test(parallel/device_test.cpp LINK parallel)
 contexture_test(parallel/launch_env_test.cpp LINK parallel)
 # Planning: no tensors.
 foreach(name trace partition planner planner_golden chain_planners cost_model cluster)
