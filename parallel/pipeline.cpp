@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/fault_point.h"
 #include "core/timing.h"
+#include "parallel/device.h"
 #include "parallel/internal/pipeline_step.h"
 
 namespace contexture::parallel {
@@ -41,15 +42,10 @@ void Pipeline::receive_for(Step& step, const Action& action) {
     for (const std::string& name : stage.reads) {
       const WirePlan& wire = step.plan->wires.at(name);
       if (wire.rank == rank_) continue;
-      for (const int index : step.read_at(wire, stage, action.microbatch)) {
+      for (const int index : step.read_at(wire, stage.sliced, action.microbatch)) {
         const Step::Key key{name, index};
-        if (step.values.count(key) != 0 || step.arriving.count(key) != 0) continue;
-        const at::Tensor room = room_for(name, step.pass(wire.sliced, index));
-        if (room.numel() == 0) {
-          step.arriving[key] = {room, {}};
-        } else {
-          step.arriving[key] = {room, pp_->receive(room, wire.rank, tag(wire, index, false))};
-        }
+        if (step.values.count(key) == 0 && step.arriving.count(key) == 0)
+          receive(step, wire.rank, {name, index, false});
       }
     }
   } else if (action.work != Work::kWeightGrad) {
@@ -57,14 +53,41 @@ void Pipeline::receive_for(Step& step, const Action& action) {
       const WirePlan& wire = step.plan->wires.at(name);
       if (!wire.differentiable) continue;
       for (const int reader : wire.remote_ranks) {
-        const std::pair<Step::Key, int> key{{name, action.microbatch}, reader};
-        if (step.arriving_gradients.count(key) != 0) continue;
-        const at::Tensor room = room_for(name, step.pass(wire.sliced, action.microbatch));
-        if (!at::isFloatingType(room.scalar_type()) || room.numel() == 0) continue;
-        step.arriving_gradients[key] = {
-            room, pp_->receive(room, reader, tag(wire, action.microbatch, true))};
+        if (step.arriving_gradients.count({{name, action.microbatch}, reader}) == 0)
+          receive(step, reader, {name, action.microbatch, true});
       }
     }
+  }
+}
+
+// Without tags, what the sender sends before it is received first, and kept.
+void Pipeline::receive(Step& step, int sender, const Message& message) {
+  const at::Device device = step.passes->front()->device;
+  if (pp_->has_tags(device)) return post(step, sender, message);
+  if (step.coming.count(sender) == 0) step.coming[sender] = messages_from(step, sender);
+  std::deque<Message>& coming = step.coming.at(sender);
+  for (bool found = false; !found;) {
+    CONTEXTURE_INVARIANT(!coming.empty(), "rank ", sender, " of the pipeline never sends wire '",
+                         message.wire, "', number ", message.index);
+    const Message next = std::move(coming.front());
+    coming.pop_front();
+    post(step, sender, next);
+    found = next == message;
+  }
+}
+
+void Pipeline::post(Step& step, int sender, const Message& message) {
+  const WirePlan& wire = step.plan->wires.at(message.wire);
+  const Step::Key key{message.wire, message.index};
+  const at::Tensor room = room_for(message.wire, step.pass(wire.sliced, message.index));
+  const bool sent =
+      room.numel() > 0 && (!message.gradient || at::isFloatingType(room.scalar_type()));
+  Pending pending;
+  if (sent) pending = pp_->receive(room, sender, tag(wire, message.index, message.gradient));
+  if (!message.gradient) {
+    step.arriving[key] = {room, std::move(pending)};
+  } else if (sent) {
+    step.arriving_gradients[{key, sender}] = {room, std::move(pending)};
   }
 }
 
@@ -74,13 +97,13 @@ void Pipeline::run_forward(Step& step, const Action& action) {
   for (const std::string& name : stage.reads) {
     const WirePlan& wire = step.plan->wires.at(name);
     Tensors parts;
-    for (const int index : step.read_at(wire, stage, action.microbatch)) {
+    for (const int index : step.read_at(wire, stage.sliced, action.microbatch)) {
       const Step::Key key{name, index};
       if (const auto it = step.arriving.find(key); it != step.arriving.end()) {
         const double start = now_s();
         it->second.pending.wait();
         step.waited_s += now_s() - start;
-        step.values[key] = {it->second.value, step.readings_here(wire)};
+        step.values[key] = {it->second.value, step.readings_on(rank_, wire)};
         step.arriving.erase(it);
       }
       auto& [value, left] = step.values.at(key);
@@ -96,7 +119,7 @@ void Pipeline::run_forward(Step& step, const Action& action) {
     const WirePlan& wire = step.plan->wires.at(name);
     const Step::Key key{name, action.microbatch};
     const at::Tensor value = forward.wire(name).contiguous();
-    if (const int here = step.readings_here(wire); here > 0) step.values[key] = {value, here};
+    if (const int here = step.readings_on(rank_, wire); here > 0) step.values[key] = {value, here};
     for (const int reader : wire.remote_ranks) {
       if (value.numel() == 0) continue;
       step.sent[{key, reader}] = pp_->send(value, reader, tag(wire, action.microbatch, false));
@@ -156,7 +179,7 @@ void Pipeline::run_backward(Step& step, const Action& action) {
     const WirePlan& wire = step.plan->wires.at(name);
     if (!wire.differentiable) continue;
     const auto it = back.find(name);
-    const std::vector<int> indices = step.read_at(wire, stage, action.microbatch);
+    const std::vector<int> indices = step.read_at(wire, stage.sliced, action.microbatch);
     int64_t row = it != back.end() && indices.size() > 1 ? it->second.size(0) : 0;
     for (auto index = indices.rbegin(); index != indices.rend();
          ++index) {  // as their writers will want them
@@ -165,7 +188,7 @@ void Pipeline::run_backward(Step& step, const Action& action) {
       auto& [sum, left] =
           known != step.gradients.end()
               ? known->second
-              : step.gradients.emplace(key, std::pair{at::Tensor(), step.readings_here(wire)})
+              : step.gradients.emplace(key, std::pair{at::Tensor(), step.readings_on(rank_, wire)})
                     .first->second;
       const bool in_parts = indices.size() > 1;
       const at::Tensor room = in_parts || wire.rank != rank_
@@ -210,7 +233,9 @@ void Pipeline::forward_backward(const Passes& passes, const Roots& roots,
   step.slices = &slices;
   step.num_slices = slices.empty() ? 1 : static_cast<int>(slices.front().size());
   step.roots = &roots;
-  const std::vector<Action> actions = actions_for(step);
+  const at::Device device = passes.front()->device;
+  open_links(device);
+  const std::vector<Action> actions = actions_for(step, rank_);
   for (const StagePlan& stage : step.plan->stages) {
     step.backwards_left[stage.stage] = static_cast<int>(passes.size());
     stage.executor->set_after_backward([this, &step, s = stage.stage](const Block& block) {
@@ -219,6 +244,7 @@ void Pipeline::forward_backward(const Passes& passes, const Roots& roots,
     });
   }
   timeline_.clear();
+  if (exact_times_) synchronize(device);
   const double begin = now_s();
   for (size_t i = 0; i < actions.size(); ++i) {
     for (size_t ahead = i; ahead < std::min(actions.size(), i + kReceivesAhead); ++ahead)
@@ -237,6 +263,7 @@ void Pipeline::forward_backward(const Passes& passes, const Roots& roots,
         run_weights(step, actions[i]);
         break;
     }
+    if (exact_times_) synchronize(device);
     timeline_.push_back({actions[i], step.plan->stage(actions[i].stage).sliced, start - begin,
                          now_s() - begin, step.waited_s});
   }
@@ -247,6 +274,7 @@ void Pipeline::forward_backward(const Passes& passes, const Roots& roots,
 std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes,
                                           const std::vector<std::string>& wanted) {
   std::vector<WireValues> out(passes.size());
+  if (!passes.empty()) open_links(passes.front()->device);
   const std::vector<bool> needed = whole_.needed_for(wanted);
   // Ranks that read a wire in this pass: those that run a needed reader.
   const auto readers_of = [&](const std::string& name) {
@@ -258,6 +286,18 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
     ranks.erase(plan_.wires.at(name).rank);
     return ranks;
   };
+  // What this rank receives, by sender, in the order in which it is sent: stage by stage.
+  std::map<int, std::vector<std::string>> incoming;
+  for (const Wire& wire : whole_.wires()) {
+    const WirePlan& plan = plan_.wires.at(wire.name);
+    if (plan.rank != rank_ && needed[wire.producer] && readers_of(wire.name).count(rank_) != 0)
+      incoming[plan.rank].push_back(wire.name);
+  }
+  for (auto& [sender, names] : incoming) {
+    std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+      return plan_.wires.at(a).stage < plan_.wires.at(b).stage;
+    });
+  }
   std::vector<Pending> sent;
   std::vector<at::Tensor> kept;
   for (size_t m = 0; m < passes.size(); ++m) {
@@ -266,13 +306,17 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
       if (std::none_of(stage.blocks.begin(), stage.blocks.end(), [&](int b) { return needed[b]; }))
         continue;
       for (const std::string& name : stage.reads) {
-        const WirePlan& wire = plan_.wires.at(name);
-        if (wire.rank == rank_ || at_hand.count(name) != 0 || readers_of(name).count(rank_) == 0)
+        const int sender = plan_.wires.at(name).rank;
+        if (sender == rank_ || at_hand.count(name) != 0 || readers_of(name).count(rank_) == 0)
           continue;
-        const at::Tensor room = room_for(name, *passes[m]);
-        if (room.numel() > 0)
-          pp_->receive(room, wire.rank, tag(wire, static_cast<int>(m), false)).wait();
-        at_hand[name] = room;
+        for (const std::string& next : incoming.at(sender)) {
+          if (at_hand.count(next) != 0) continue;
+          const at::Tensor room = room_for(next, *passes[m]);
+          if (room.numel() > 0)
+            pp_->receive(room, sender, tag(plan_.wires.at(next), static_cast<int>(m), false)).wait();
+          at_hand[next] = room;
+          if (next == name) break;
+        }
       }
       const ForwardPass forward =
           stage.executor->forward(*passes[m], /*grad=*/false, wanted, at_hand);

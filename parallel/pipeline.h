@@ -4,6 +4,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "parallel/communicator.h"
 #include "parallel/executor.h"
@@ -59,7 +60,10 @@ class Pipeline {
   const Schedule& schedule_for(int num_microbatches, int num_slices = 1) const;
   const std::vector<TimedAction>& timeline() const {
     return timeline_;
-  }                                                // of the last forward_backward
+  }  // of the last forward_backward
+  // Whether each action waits until the device has done it, so that the timeline shows its work and
+  // not how long it took to ask for it.
+  void set_exact_times(bool exact) { exact_times_ = exact; }
   std::map<std::string, BlockTime> times() const;  // of this rank's blocks
 
  private:
@@ -85,7 +89,14 @@ class Pipeline {
     std::vector<StagePlan>
         stages;  // this rank's, ascending; none where all its blocks were moved to others
     std::map<std::string, WirePlan> wires;
+    std::vector<bool> sliced;  // by stage, of all ranks
     const StagePlan& stage(int number) const;
+  };
+  struct Message {
+    std::string wire;
+    int index;      // its writer's
+    bool gradient;  // it, or the wire's value
+    bool operator==(const Message&) const = default;
   };
   // With token slices a stage becomes up to three: its blocks before, of and after the slices.
   struct Parts {
@@ -93,7 +104,9 @@ class Pipeline {
   };
   Plan make_plan(Placement placement, const std::vector<bool>& sliced) const;
   void plan_slices();
-  std::vector<Action> actions_for(const Step& step) const;
+  std::vector<Action> actions_for(const Step& step, int rank) const;
+  std::deque<Message> messages_from(const Step& step, int sender) const;
+  void open_links(at::Device device);
   int tag(const WirePlan& wire, int index, bool gradient) const;
   at::Tensor room_for(const std::string& wire, const Pass& pass) const;
   void run_forward(Step& step, const Action& action);
@@ -102,6 +115,8 @@ class Pipeline {
   void run_backward(Step& step, const Action& action);
   void run_weights(Step& step, const Action& action);
   void receive_for(Step& step, const Action& action);
+  void receive(Step& step, int sender, const Message& message);
+  void post(Step& step, int sender, const Message& message);
 
   const BlockList* blocks_;
   std::string schedule_;
@@ -118,6 +133,8 @@ class Pipeline {
       schedules_;  // by number of microbatches and slices
   std::function<void(const Block&, bool)> after_backward_;
   std::vector<TimedAction> timeline_;
+  bool exact_times_ = false;
+  std::optional<at::Device> linked_;  // for whose tensors the links are open
 };
 
 }  // namespace contexture::parallel

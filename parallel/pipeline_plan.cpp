@@ -26,11 +26,12 @@ Pipeline::Plan Pipeline::make_plan(Placement placement, const std::vector<bool>&
   const StageGraph& graph = out.placement.graph;
   const std::vector<Wire>& wires = whole_.wires();
   for (int s = 0; s < graph.num_stages; ++s) {
+    out.sliced.push_back(sliced[out.placement.blocks_of(s).front()]);
     if (graph.rank_of[s] != rank_) continue;
     StagePlan& plan = out.stages.emplace_back();
     plan.stage = s;
     plan.blocks = out.placement.blocks_of(s);
-    plan.sliced = sliced[plan.blocks.front()];
+    plan.sliced = out.sliced[s];
     plan.executor = std::make_unique<Executor>(*blocks_, recompute_, plan.blocks);
     plan.executor->set_parameter_hooks(before_use_, after_use_);
   }
@@ -139,12 +140,12 @@ const Schedule& Pipeline::schedule_for(int num_microbatches, int num_slices) con
       .first->second;
 }
 
-// This rank's work. With slices, a checked schedule of whole stages becomes one of their parts:
+// A rank's work. With slices, a checked schedule of whole stages becomes one of their parts:
 // what a part waits for, its stage's slice waits for, too.
-std::vector<Action> Pipeline::actions_for(const Step& step) const {
+std::vector<Action> Pipeline::actions_for(const Step& step, int rank) const {
   const int n = step.num_slices;
   const std::vector<Action>& whole =
-      schedule_for(static_cast<int>(step.passes->size()), n).by_rank[rank_];
+      schedule_for(static_cast<int>(step.passes->size()), n).by_rank[rank];
   if (step.slices->empty()) return whole;
   std::vector<Action> out;
   for (const Action& action : whole) {
@@ -161,6 +162,47 @@ std::vector<Action> Pipeline::actions_for(const Step& step) const {
     if (slice == 0 && !forward) run(parts.before, m);
   }
   return out;
+}
+
+// What another rank's run_forward() and run_backward() will send to this one, in order.
+std::deque<Pipeline::Message> Pipeline::messages_from(const Step& step, int sender) const {
+  const auto contains = [](const std::vector<int>& some, int one) {
+    return std::binary_search(some.begin(), some.end(), one);
+  };
+  std::deque<Message> out;
+  std::map<Step::Key, int> left;  // readings there before the gradient goes out
+  for (const Action& action : actions_for(step, sender)) {
+    if (action.work == Work::kWeightGrad) continue;
+    for (const Wire& each : whole_.wires()) {
+      const WirePlan& wire = step.plan->wires.at(each.name);
+      if (action.work == Work::kForward) {
+        if (wire.stage == action.stage && contains(wire.remote_ranks, rank_))
+          out.push_back({each.name, action.microbatch, false});
+      } else if (wire.differentiable && contains(wire.reading_stages, action.stage)) {
+        const std::vector<int> indices =
+            step.read_at(wire, step.plan->sliced[action.stage], action.microbatch);
+        for (auto index = indices.rbegin(); index != indices.rend(); ++index) {
+          int& count = left.emplace(Step::Key{each.name, *index}, step.readings_on(sender, wire))
+                           .first->second;
+          if (--count == 0 && wire.rank == rank_) out.push_back({each.name, *index, true});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+void Pipeline::open_links(at::Device device) {
+  if (!pp_ || linked_ == device) return;
+  std::set<std::pair<int, int>> pairs;
+  for (const auto& [name, wire] : plan_.wires) {
+    for (const int reader : wire.remote_ranks) {
+      pairs.emplace(wire.rank, reader);
+      if (wire.differentiable) pairs.emplace(reader, wire.rank);
+    }
+  }
+  pp_->open_links(pairs, device);
+  linked_ = device;
 }
 
 void Pipeline::set_parameter_hooks(std::function<void(const Block&)> before,

@@ -27,6 +27,7 @@ struct Pipeline::Step {
   std::map<std::pair<Key, int>, Arriving> arriving_gradients;  // by wire, index and reading rank
   std::map<std::pair<int, int>, ForwardPass> forwards;         // by stage and index
   std::map<std::pair<int, int>, Deferred> deferred;
+  std::map<int, std::deque<Message>> coming;  // without tags: by sender, what it has yet to send
   std::map<std::pair<Key, int>, Pending> sent;  // forward sends: done when the gradient comes back
   std::deque<Pending> sent_gradients;
   std::map<int, int> backwards_left;  // by stage: microbatches
@@ -42,20 +43,19 @@ struct Pipeline::Step {
   }
   // The indices of a wire that a stage reads at one of its own: all slices of it, where the stage
   // is whole and the wire is not.
-  std::vector<int> read_at(const WirePlan& wire, const StagePlan& stage, int index) const {
-    if (wire.sliced == stage.sliced) return {index};
-    if (stage.sliced) return {index / num_slices};
+  std::vector<int> read_at(const WirePlan& wire, bool stage_sliced, int index) const {
+    if (wire.sliced == stage_sliced) return {index};
+    if (stage_sliced) return {index / num_slices};
     std::vector<int> all;
     for (int i = 0; i < num_slices; ++i) all.push_back(index * num_slices + i);
     return all;
   }
-  // How many times this rank reads one index of a wire.
-  int readings_here(const WirePlan& wire) const {
+  // How many times a rank's other stages than the writer's read one index of a wire.
+  int readings_on(int rank, const WirePlan& wire) const {
     int count = 0;
-    for (const StagePlan& stage : plan->stages) {
-      const bool reads =
-          std::binary_search(wire.reading_stages.begin(), wire.reading_stages.end(), stage.stage);
-      if (reads) count += stage.sliced && !wire.sliced ? num_slices : 1;
+    for (const int stage : wire.reading_stages) {
+      if (plan->placement.graph.rank_of[stage] == rank)
+        count += plan->sliced[stage] && !wire.sliced ? num_slices : 1;
     }
     return count;
   }

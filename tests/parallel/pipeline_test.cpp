@@ -31,12 +31,14 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
   struct Case {
     std::vector<int> stage_of, rank_of;
   };
-  const std::vector<Case> cases{{{0, 0, 0, 0, 0}, {0}},
-                                {{0, 1, 2, 3, 4}, {0, 1, 0, 1, 0}},
-                                {{0, 1, 2, 3, 4}, {2, 0, 1, 0, 2}},
-                                {{0, 1, 1, 2, 2}, {0, 1, 2}},
-                                {{0, 1, 2, 2, 3}, {1, 0, 1, 0}}};
-  for (const Case& c : cases) {
+  std::vector<std::pair<Case, bool>> cases;
+  for (const bool by_order : {false, true}) {
+    for (const Case& c : {Case{{0, 0, 0, 0, 0}, {0}}, Case{{0, 1, 2, 3, 4}, {0, 1, 0, 1, 0}}, Case{{0, 1, 2, 3, 4}, {2, 0, 1, 0, 2}},
+                          Case{{0, 1, 1, 2, 2}, {0, 1, 2}}, Case{{0, 1, 2, 2, 3}, {1, 0, 1, 0}}}) {
+      cases.emplace_back(c, by_order);
+    }
+  }
+  for (const auto& [c, by_order] : cases) {
     const int ranks = 1 + *std::max_element(c.rank_of.begin(), c.rank_of.end());
     std::vector<std::map<std::string, double>> got(ranks);
     on_ranks(ranks, [&](const std::shared_ptr<Communicator>& pp, int rank) {
@@ -60,7 +62,7 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
         // d = 1.5 (1.5 a + 1.5 a), a = 1.5 x: on every rank, whoever computes it.
         EXPECT_DOUBLE_EQ(values[m].at("d.out")[0].item<double>(), 1.5 * 3.0 * 1.5 * (1.0 + m));
       }
-    });
+    }, by_order);
     std::map<std::string, double> all;
     for (const auto& part : got) {
       for (const auto& [name, gradient] : part) EXPECT_TRUE(all.emplace(name, gradient).second) << name << " on two ranks";

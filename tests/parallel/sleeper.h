@@ -44,8 +44,8 @@ struct SleepingModel {
 
 // Calls body(rank's communicator) on `ranks` threads.
 template <typename Body>
-void on_ranks(int ranks, const Body& body) {
-  const auto communicators = make_thread_communicators(ranks, /*deadline_s=*/60.0);
+void on_ranks(int ranks, const Body& body, bool by_order = false) {
+  const auto communicators = make_thread_communicators(ranks, /*deadline_s=*/60.0, by_order);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {

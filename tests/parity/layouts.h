@@ -10,11 +10,12 @@
 
 namespace contexture::train {
 
-// Calls body(groups) on config's dp x pp x tp ranks, each a thread. Throws what the first failing rank threw.
+// Calls body(groups) on config's dp x pp x tp ranks, each a thread. Throws what the first failing rank threw. Messages are matched
+// by order, as between GPUs, and must agree in their tags, too.
 template <typename Body>
 void on_threads(const parallel::ParallelConfig& p, const Body& body) {
   const auto world = static_cast<int>(p.dp * p.pp * p.tp);
-  auto communicators = parallel::make_thread_communicators(world, /*deadline_s=*/120.0);
+  auto communicators = parallel::make_thread_communicators(world, /*deadline_s=*/120.0, /*by_order=*/true);
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> errors(world);
   for (int r = 0; r < world; ++r) {
