@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "model/text_tower.h"
+#include "parallel/device.h"
 
 namespace contexture::model {
 namespace {
@@ -121,7 +122,7 @@ void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading
       at[which].push_back(static_cast<int64_t>((reading.input * C + reading.column) * T) + t);
     }
   }
-  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = to_tensor(values).to(device); };
+  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = parallel::to_device(to_tensor(values), device); };
   put("candidate.query", query);
   put("candidate.doc", doc);
   put("candidate.cell", cell);
@@ -134,7 +135,7 @@ void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading
   put("read.left_out_row", row[1]);
   put("read.left_out_cell", at[1]);
   feeds["read.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C), static_cast<int64_t>(T)});
-  feeds["read.tokens"] = at::tensor(at::ArrayRef<double>(tokens), at::kDouble).to(device);
+  feeds["read.tokens"] = parallel::to_device(at::tensor(at::ArrayRef<double>(tokens), at::kDouble), device);
   const int64_t inputs = microbatch.global_inputs > 0 ? microbatch.global_inputs : static_cast<int64_t>(B);
   feeds["loss.inputs"] = at::full({}, static_cast<double>(std::max<int64_t>(1, inputs)), at::kDouble);
 }
@@ -216,7 +217,7 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
     self.close(begin[i + 1]);
   }
   const auto put = [&](const char* name, const std::vector<int64_t>& values) {
-    feeds[tower + "." + name] = to_tensor(values).to(device);
+    feeds[tower + "." + name] = parallel::to_device(to_tensor(values), device);
   };
   put("token", token);
   put("previous", previous);
@@ -229,7 +230,7 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
   put("picture_seq", picture_seq);
   put("plain_seq", plain_seq);
   feeds[tower + ".begin"] = to_tensor(begin);
-  feeds[tower + ".patches"] = pixels.to(dtype).to(device);
+  feeds[tower + ".patches"] = parallel::to_device(pixels.to(dtype), device);
   self.feed(tower + ".self", feeds);
 }
 
@@ -329,17 +330,17 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   }
   if (prefix) {
     self.feed("dec.self", feeds);
-    feeds["dec.position"] = to_tensor(position).to(device);
+    feeds["dec.position"] = parallel::to_device(to_tensor(position), device);
   }
   memory.feed("memory", feeds);
   add_pointer_feeds(pointer, static_cast<int64_t>(slot_query.size()), device, feeds);
-  feeds["memory.slot_segment"] = to_tensor(slot_segment).to(device);
-  feeds["slot.query"] = to_tensor(slot_query).to(device);
-  feeds["slot.doc"] = to_tensor(slot_doc).to(device);
-  feeds["slot.cell"] = to_tensor(slot_cell).to(device);
+  feeds["memory.slot_segment"] = parallel::to_device(to_tensor(slot_segment), device);
+  feeds["slot.query"] = parallel::to_device(to_tensor(slot_query), device);
+  feeds["slot.doc"] = parallel::to_device(to_tensor(slot_doc), device);
+  feeds["slot.cell"] = parallel::to_device(to_tensor(slot_cell), device);
   feeds["slot.shape"] = to_tensor({static_cast<int64_t>(readings.size()), static_cast<int64_t>(columns)});
-  feeds["target.row"] = to_tensor(target_row).to(device);
-  feeds["target.token"] = to_tensor(target_token).to(device);
+  feeds["target.row"] = parallel::to_device(to_tensor(target_row), device);
+  feeds["target.token"] = parallel::to_device(to_tensor(target_token), device);
   const int64_t divisor = microbatch.global_target_tokens > 0 ? microbatch.global_target_tokens
                                                               : std::max<int64_t>(1, microbatch.target_tokens());
   feeds["loss.tokens"] = at::full({}, static_cast<double>(divisor), at::kDouble);
@@ -391,7 +392,7 @@ void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots
       before.push_back(real ? input.rows[t].before : -1);
     }
   }
-  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = to_tensor(values).to(device); };
+  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = parallel::to_device(to_tensor(values), device); };
   put("pointer.key_row", key_row);
   put("pointer.key_slot", key_slot);
   put("pointer.row", row);

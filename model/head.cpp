@@ -103,7 +103,7 @@ Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
   }
   // A scalar in fp64: the sum over microbatches then does not depend on how the batch was cut.
   const at::Tensor joint = log_prob_M.narrow(0, 0, *pass.feed("loss.rows").data_ptr<int64_t>());
-  return {-(joint.to(at::kDouble).sum() / pass.feed("loss.tokens").to(log_prob_M.device())), log_prob_M};
+  return {-(joint.to(at::kDouble).sum() / pass.feed("loss.tokens")), log_prob_M};
 }
 
 at::Tensor Head::log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,

@@ -104,8 +104,7 @@ Tensors ObjectiveLoss::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor single_BCT = likelihoods("read.single_row", "read.single_cell");
   const at::Tensor single_BKT = single_BCT.narrow(1, 0, K);
   const at::Tensor& tokens_B = pass.feed("read.tokens");
-  const at::Tensor per_token = pass.feed("loss.tokens").to(log_prob_M.device());
-  const at::Tensor per_input = pass.feed("loss.inputs").to(log_prob_M.device());
+  const at::Tensor &per_token = pass.feed("loss.tokens"), &per_input = pass.feed("loss.inputs");  // CPU scalars
   const auto distilled = [&](const at::Tensor& target_BK) {
     return objectives::kl_to_prior(target_BK, prior_BK, options_.kl_mean).sum() / per_input;
   };

@@ -13,6 +13,7 @@
 #include "model/internal/op_checks.h"
 #include "model/internal/op_dispatch.h"
 #include "model/internal/product.h"
+#include "model/internal/row_compositions.h"
 #include "model/internal/row_kernels.h"
 #include "parallel/communicator.h"
 #include "parallel/deferred_gradients.h"
@@ -85,6 +86,11 @@ struct RmsNorm : Function<RmsNorm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& gain_D,
                             double eps) {
     const auto x_ND = x_in.contiguous();
+    if (!internal::is_fused(x_ND)) {
+      const auto [y_ND, inverse_N1] = internal::composed::rms_norm(x_ND, gain_D, eps);
+      ctx->save_for_backward({x_ND, gain_D, inverse_N1});
+      return y_ND;
+    }
     const auto gain = gain_D.to(internal::wide_type(x_ND)).contiguous();
     const auto y_ND = at::empty_like(x_ND);
     const auto inverse_N = internal::wide_like(x_ND, {x_ND.size(0)});
@@ -100,6 +106,10 @@ struct RmsNorm : Function<RmsNorm> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &x_ND = saved[0], &gain_D = saved[1], &inverse_N = saved[2];
+    if (!internal::is_fused(x_ND)) {
+      const auto [dx_ND, dgain_D] = internal::composed::rms_norm_backward(x_ND, gain_D, inverse_N, grads[0]);
+      return {dx_ND, dgain_D, at::Tensor()};
+    }
     const auto gain = gain_D.to(internal::wide_type(x_ND)).contiguous();
     const auto dy_ND = grads[0].contiguous();
     const auto dx_ND = at::empty_like(x_ND);
@@ -119,6 +129,10 @@ struct RmsNorm : Function<RmsNorm> {
 struct SwiGlu : Function<SwiGlu> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ab_in) {
     const auto ab_N2F = ab_in.contiguous();
+    if (!internal::is_fused(ab_N2F)) {
+      ctx->save_for_backward({ab_N2F});
+      return internal::composed::swiglu(ab_N2F);
+    }
     const int64_t N = ab_N2F.size(0), F = ab_N2F.size(1) / 2;
     const auto y_NF = at::empty({N, F}, ab_N2F.options());
     internal::dispatch(ab_N2F.scalar_type(), [&](auto in) {
@@ -130,6 +144,7 @@ struct SwiGlu : Function<SwiGlu> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto ab_N2F = ctx->get_saved_variables()[0];
+    if (!internal::is_fused(ab_N2F)) return {internal::composed::swiglu_backward(ab_N2F, grads[0])};
     const auto dy_NF = grads[0].contiguous();
     const auto dab_N2F = at::empty_like(ab_N2F);
     internal::dispatch(ab_N2F.scalar_type(), [&](auto in) {
@@ -210,6 +225,30 @@ struct Rotary : Function<Rotary> {
   }
 };
 
+struct ComposedRotary : Function<ComposedRotary> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_NL,
+                            const at::Tensor& position_N, int64_t heads, int64_t head_width,
+                            double theta) {
+    ctx->save_for_backward({position_N});
+    ctx->saved_data["heads"] = heads;
+    ctx->saved_data["head_width"] = head_width;
+    ctx->saved_data["theta"] = theta;
+    return internal::composed::rotary(x_NL, position_N, heads, head_width, theta, 1);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto& saved = ctx->saved_data;
+    const auto dx = internal::composed::rotary(grads[0], ctx->get_saved_variables()[0],
+                                               saved["heads"].toInt(), saved["head_width"].toInt(),
+                                               saved["theta"].toDouble(), -1);
+    return {dx, {}, {}, {}, {}};
+  }
+};
+
+// Shapes alone, and fp16 on the CPU, which nothing of ours computes fast.
+bool takes_reference(const at::Tensor& x) {
+  return x.is_meta() || (x.is_cpu() && !internal::is_fused(x));
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
@@ -227,22 +266,25 @@ at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps
   CONTEXTURE_REQUIRE(x_ND.dim() == 2 && gain_D.dim() == 1 && gain_D.size(0) == x_ND.size(1),
                      "rms_norm: x must be [rows, width] and gain [width]; got ", x_ND.sizes(),
                      " and ", gain_D.sizes(), ".");
-  if (!internal::is_fused(x_ND)) return reference::rms_norm(x_ND, gain_D, eps);
+  if (takes_reference(x_ND)) return reference::rms_norm(x_ND, gain_D, eps);
   return RmsNorm::apply(x_ND, gain_D, eps);
 }
 
 at::Tensor swiglu(const at::Tensor& ab_N2F) {
   CONTEXTURE_REQUIRE(ab_N2F.dim() == 2 && ab_N2F.size(1) % 2 == 0,
                      "swiglu: input must be [rows, 2 * width]; got ", ab_N2F.sizes(), ".");
-  if (!internal::is_fused(ab_N2F)) return reference::swiglu(ab_N2F);
+  if (takes_reference(ab_N2F)) return reference::swiglu(ab_N2F);
   return SwiGlu::apply(ab_N2F);
 }
 
 at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t rotated_heads,
                   int64_t head_width, double theta) {
   internal::check_rotary(x_NL, position_N, rotated_heads, head_width);
-  if (!internal::is_fused(x_NL)) {
+  if (takes_reference(x_NL)) {
     return reference::rotary(x_NL, position_N, rotated_heads, head_width, theta);
+  }
+  if (!internal::is_fused(x_NL)) {
+    return ComposedRotary::apply(x_NL, position_N, rotated_heads, head_width, theta);
   }
   return Rotary::apply(x_NL, position_N, rotated_heads, head_width, theta);
 }

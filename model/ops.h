@@ -6,8 +6,10 @@
 // CPU tensors take fused kernels whose results depend neither on the number of threads nor on what
 // else is in the batch: every output row and every gradient row is summed in a fixed order. (linear
 // is the library's matrix product: there a row's last bit may depend on how many rows are
-// multiplied.) Other devices take the plain ATen composition in `reference`, which is also the
-// oracle of the tests; on meta tensors attention only makes shapes.
+// multiplied.) Other devices take ATen compositions that keep as little for the backward as the
+// kernels, and for attention `padded`; there, gradients of rows that are read several times may be
+// summed in any order. The plain compositions in `reference` are the oracle of the tests, and serve
+// fp16 on the CPU and meta tensors, on which attention only makes shapes.
 //
 // N rows (tokens), D model width, H query heads, G key-value heads (H a multiple of G), K head
 // width, S sequences, P segments (runs of key rows). All functions throw UserError on mismatched
@@ -85,4 +87,9 @@ at::Tensor rotary(const at::Tensor& x_NL, const at::Tensor& position_N, int64_t 
 at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
                      const Segments& segments, const at::Tensor& bias_P);
 }  // namespace reference
+
+namespace padded {  // any device: few, large products over padded sequences
+at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at::Tensor& v_MGK,
+                     const Segments& segments, const at::Tensor& bias_P);
+}  // namespace padded
 }  // namespace contexture::model::ops

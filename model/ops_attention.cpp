@@ -155,7 +155,8 @@ at::Tensor attention(const at::Tensor& q_NHK, const at::Tensor& k_MGK, const at:
                      const Segments& segments, const at::Tensor& bias_P) {
   internal::check_attention(q_NHK, k_MGK, v_MGK, segments, bias_P);
   if (!internal::is_fused(q_NHK) && !q_NHK.is_meta()) {
-    return reference::attention(q_NHK, k_MGK, v_MGK, segments, bias_P);
+    return q_NHK.is_cpu() ? reference::attention(q_NHK, k_MGK, v_MGK, segments, bias_P)
+                          : padded::attention(q_NHK, k_MGK, v_MGK, segments, bias_P);
   }
   return Attention::apply(q_NHK, k_MGK, v_MGK, as_optional(bias_P), segments);
 }

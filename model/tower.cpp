@@ -1,13 +1,13 @@
 // N rows, D model width, H query heads, G key-value heads, K head width, S sequences, E embedding width, P patches.
 #include "model/tower.h"
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
 
 #include "core/error.h"
 #include "core/rng.h"
 #include "model/init.h"
+#include "model/internal/dropout_mask.h"
+#include "parallel/device.h"
 
 namespace contexture::model {
 
@@ -132,14 +132,14 @@ double Pool::forward_flops(const Pass& pass) const {
 
 Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor& states_ND = inputs[0];
-  const at::Tensor& begin = pass.feed(tower_ + ".begin");  // CPU
-  const int64_t S = begin.numel() - 1;
+  const int64_t S = pass.feed(tower_ + ".begin").numel() - 1;
+  const at::Tensor begin = parallel::to_device(pass.feed(tower_ + ".begin"), states_ND.device());
   const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
   const auto pooled_plain = [&](const at::Tensor& sequences) {  // [s] int64 on the states' device
-    const at::Tensor first = begin.to(states_ND.device()).index_select(0, sequences);
+    const at::Tensor first = begin.index_select(0, sequences);
     if (config_.pooling == "cls") return ops::linear(states_ND.index_select(0, first), plain_->value);
     // Row by row into its sequence: the sum's order does not depend on what else is in the batch.
-    const at::Tensor length = begin.to(states_ND.device()).index_select(0, sequences + 1) - first;
+    const at::Tensor length = begin.index_select(0, sequences + 1) - first;
     const at::Tensor sums = at::zeros({S, states_ND.size(1)}, states_ND.options().dtype(wide))
                                 .index_add(0, pass.feed(tower_ + ".row_sequence"), states_ND.to(wide));
     const at::Tensor mean = sums.index_select(0, sequences) / length.unsqueeze(1);
@@ -192,27 +192,11 @@ at::Tensor layers::dropout(const at::Tensor& branch_ND, double p, const Pass& pa
   if (p == 0.0 || !pass.training) return branch_ND;
   // Counter-based: a mask depends on (seed, step, place, the row's owner and position, column) alone, so every layout
   // and every recomputation draws the same one.
-  const at::Tensor all_keys = pass.feed(tower + ".row_key").cpu();
+  const at::Tensor& all_keys = pass.feed(tower + ".row_key");
   const auto [first, last] = group.rows(all_keys.numel());
-  const at::Tensor key_N = all_keys.narrow(0, first, last - first).contiguous();
-  at::Tensor mask = at::empty(branch_ND.sizes(), at::kFloat);
   const StreamKey stream = stream_key(pass.seed, "dropout:" + place, static_cast<uint64_t>(pass.step));
-  const int64_t D = branch_ND.size(1);
-  const int64_t* key = key_N.data_ptr<int64_t>();
-  float* out = mask.data_ptr<float>();
-  const auto threshold = static_cast<uint32_t>(p * 4294967296.0);
-  const float scale = static_cast<float>(1.0 / (1.0 - p));
-  at::parallel_for(0, branch_ND.size(0), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const auto owner = static_cast<uint64_t>(key[n]);
-      for (int64_t d = 0; d < D; d += 4) {
-        const auto word = philox(stream.key, {static_cast<uint32_t>(owner), static_cast<uint32_t>(owner >> 32),
-                                              stream.high[0] ^ static_cast<uint32_t>(d / 4), stream.high[1]});
-        for (int64_t i = 0; i < 4 && d + i < D; ++i) out[n * D + d + i] = word[i] < threshold ? 0.0f : scale;
-      }
-    }
-  });
-  return branch_ND * mask.to(branch_ND.device(), branch_ND.scalar_type());
+  const at::Tensor mask = internal::dropout_mask(all_keys.narrow(0, first, last - first), branch_ND.size(1), p, stream);
+  return branch_ND * mask.to(branch_ND.scalar_type());
 }
 
 }  // namespace contexture::model

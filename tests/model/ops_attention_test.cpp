@@ -63,12 +63,15 @@ struct Heads {
   int64_t H, G, K;
 };
 
-Operator attend(const Segments& segments, bool fused) {
-  return [=](const std::vector<at::Tensor>& x) {
-    return fused ? attention(x[0], x[1], x[2], segments, x[3])
-                 : reference::attention(x[0], x[1], x[2], segments, x[3]);
-  };
+using Attend = decltype(&reference::attention);
+
+Operator attend(const Segments& segments, Attend with = &attention) {
+  return [=](const std::vector<at::Tensor>& x) { return with(x[0], x[1], x[2], segments, x[3]); };
 }
+
+// The CPU's kernels, and what other devices take.
+constexpr std::pair<const char*, Attend> kForms[] = {{"kernel", &attention},
+                                                     {"padded", &padded::attention}};
 
 std::vector<at::Tensor> attention_inputs(const Layout& layout, const Heads& heads, bool with_bias) {
   const auto& [H, G, K] = heads;
@@ -86,8 +89,10 @@ TEST(Attention, MatchesTheReferenceForEveryLayoutAndType) {
     for (const auto& layout : layouts()) {
       for (size_t i = 0; i < all_heads.size(); ++i) {
         const auto inputs = attention_inputs(layout, all_heads[i], i % 2 == 0);
-        expect_same(attend(layout.segments, true), attend(layout.segments, false), inputs, type,
-                    layout.name + ", heads " + std::to_string(i));
+        for (const auto& [name, form] : kForms) {
+          expect_same(attend(layout.segments, form), attend(layout.segments, &reference::attention),
+                      inputs, type, layout.name + ", heads " + std::to_string(i) + ", " + name);
+        }
       }
     }
   }
@@ -111,8 +116,10 @@ TEST(Attention, MatchesTheReferenceForRandomLayouts) {
     const Layout layout = crossing("random " + std::to_string(round), query_begin, segment_begin,
                                    key_begin, key_end, M, round % 2 == 0);
     const auto inputs = attention_inputs(layout, {H, G, 1 + below(70)}, round % 3 == 0);
-    expect_same(attend(layout.segments, true), attend(layout.segments, false), inputs, at::kDouble,
-                layout.name);
+    for (const auto& [name, form] : kForms) {
+      expect_same(attend(layout.segments, form), attend(layout.segments, &reference::attention),
+                  inputs, at::kDouble, layout.name + ", " + name);
+    }
   }
 }
 
@@ -120,7 +127,7 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   at::manual_seed(4);
   const Layout layout = layouts()[9];  // overlapping runs
   const auto inputs = attention_inputs(layout, {2, 1, 4}, true);
-  const auto op = attend(layout.segments, true);
+  const auto op = attend(layout.segments);
   const auto results = run_with_gradients(op, inputs);
   const auto loss = [&](const std::vector<at::Tensor>& x) {
     const auto y = op(x);
@@ -146,16 +153,17 @@ TEST(Attention, ReadsSlicesOfOneFusedProjection) {
   const int64_t N = layout.num_queries;
   for (const auto type : all_types()) {
     const auto qkv = at::randn({N, 8 * 16}, kOptions).to(type);
-    const auto op = [&](bool fused) {
-      return [&layout, fused, N](const std::vector<at::Tensor>& x) {
+    const auto op = [&](Attend form) {
+      return [&layout, form, N](const std::vector<at::Tensor>& x) {
         const auto heads = x[0].view({N, 8, 16});
-        return attend(layout.segments, fused)(
+        return attend(layout.segments, form)(
             {heads.slice(1, 0, 4), heads.slice(1, 4, 6), heads.slice(1, 6), at::Tensor()});
       };
     };
-    expect_same(op(true), op(false), {qkv}, type);
+    for (const auto& [name, form] : kForms)
+      expect_same(op(form), op(&reference::attention), {qkv}, type, name);
     const auto columns = at::randn({4, N, 16}, kOptions).to(type).transpose(0, 1);
-    expect_same(attend(layout.segments, true), attend(layout.segments, false),
+    expect_same(attend(layout.segments), attend(layout.segments, &reference::attention),
                 {columns, columns, columns, at::Tensor()}, type);
   }
 }
@@ -167,9 +175,9 @@ TEST(Attention, GivesTheSameBitsOnOneAndTwoThreads) {
     auto inputs = attention_inputs(layout, {4, 2, 32}, true);
     for (size_t i = 0; i < 3; ++i) inputs[i] = inputs[i].to(at::kFloat);
     at::set_num_threads(1);
-    const auto one = run_with_gradients(attend(layout.segments, true), inputs);
+    const auto one = run_with_gradients(attend(layout.segments), inputs);
     at::set_num_threads(2);
-    const auto two = run_with_gradients(attend(layout.segments, true), inputs);
+    const auto two = run_with_gradients(attend(layout.segments), inputs);
     for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], two[i])) << layout.name;
   }
   at::set_num_threads(threads);
