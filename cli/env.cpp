@@ -12,7 +12,9 @@
 
 #include "cli/command.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/json.h"
+#include "parallel/device.h"
 #include "parallel/launch_env.h"
 #include "retriever/faiss_version.h"
 #include "train/config.h"
@@ -59,10 +61,30 @@ Json launch() {
 Json meet_all(double deadline_s) {
   const auto start = std::chrono::steady_clock::now();
   const parallel::LaunchEnv found = parallel::detect_launch(parallel::process_environment());
-  const auto world = parallel::connect(found.rendezvous, "gloo", deadline_s);
-  const at::Tensor ones = at::ones({1}, at::kLong);
+  const auto world = parallel::connect(found.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s);
+  const at::Device device = parallel::agree_on_device("auto", found, world.get());
+  const at::Tensor ones = at::ones({1}, at::TensorOptions().dtype(at::kLong).device(device));
   world->all_reduce(ones).wait();
-  return {{"ranks", ones.item<int64_t>()}, {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
+  return {{"ranks", ones.item<int64_t>()}, {"over", device.is_cuda() ? "NCCL" : "Gloo"}, {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
+}
+
+// "NVIDIA H100 80GB HBM3, 85.0 GB, compute capability 9.0", one for each that this process sees.
+Json gpus() {
+  Json out = Json::array();
+  for (const parallel::Gpu& gpu : parallel::visible_gpus()) {
+    out.push_back(format("{}, {:.1f} GB, compute capability {}.{}", gpu.name, gpu.memory_bytes / 1e9, gpu.major, gpu.minor));
+  }
+  return out;
+}
+
+// What run.device=auto and train.precision=auto would take here.
+Json automatic() {
+  try {
+    const at::Device device = parallel::choose_device("auto");
+    return {{"device", parallel::describe(device)}, {"precision", train::precision_of("auto", device) == at::kBFloat16 ? "bf16" : "fp32"}};
+  } catch (const UsageError& error) {
+    return {{"device", concat("none: ", error.what())}};
+  }
 }
 
 Json environment() {
@@ -81,8 +103,9 @@ Json environment() {
            {{"cores", std::thread::hardware_concurrency()},
             {"threads", at::get_num_threads()},
             {"features", cpu_features()}}},
-          {"precision_auto", train::precision_of("auto") == at::kBFloat16 ? "bf16" : "fp32"},
+          {"auto", automatic()},
           {"cuda", at::globalContext().hasCUDA()},
+          {"gpus", gpus()},
           {"launch", launch()},
           {"cache",
            {{"xdg_cache_home", xdg != nullptr ? xdg : ""},
@@ -110,8 +133,8 @@ Command env_command(CLI::App& program) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "env", "Versions, processor, precision, launcher and folders that this program finds");
-  app->add_flag("--connect", options->connect, "also meet the other ranks, over Gloo: tries a launcher and a network before a training does");
+      "env", "Versions, processor, GPUs, precision, launcher and folders that this program finds");
+  app->add_flag("--connect", options->connect, "also meet the other ranks, over Gloo or, from GPU to GPU, NCCL: tries a launcher and a network before a training does");
   app->add_option("--deadline", options->deadline_s, "seconds that --connect waits for them")->capture_default_str()->check(CLI::PositiveNumber);
   app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/device.h"
 #include "parallel/launch_env.h"
 
 namespace contexture::cli {
@@ -11,7 +12,7 @@ namespace contexture::cli {
 std::shared_ptr<parallel::Communicator> join_world(double deadline_s) {
   const parallel::LaunchEnv env = parallel::detect_launch(parallel::process_environment());
   if (env.rendezvous.rank != 0) log::set_level(log::Level::warn);  // before the first message
-  return env.rendezvous.size > 1 ? parallel::connect(env.rendezvous, "gloo", deadline_s) : nullptr;
+  return env.rendezvous.size > 1 ? parallel::connect(env.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s) : nullptr;
 }
 
 int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std::function<int()>& body) {
@@ -38,6 +39,7 @@ parallel::Groups join_ranks(train::RunConfig& config) {
   } catch (const UsageError& error) {
     throw parallel::AgreedError(error.what(), rank);
   }
+  parallel::agree_on_device(config.run.device, parallel::detect_launch(parallel::process_environment()), world.get());
   if (!world) return {};
   return parallel::groups_of(std::make_shared<const parallel::Mesh>(world, static_cast<int>(p.dp), static_cast<int>(p.pp),
                                                                     static_cast<int>(p.tp), p.order));

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/fault_point.h"
 #include "core/log.h"
+#include "parallel/device.h"
 #include "parallel/gather.h"
 #include "retriever/rank_search.h"
 
@@ -305,7 +306,10 @@ bool Retriever::after_step(int64_t step) {
   snapshot_ = std::make_unique<model::Model>(whole_->config(), nullptr, false, whole_->objectives());
   snapshot_->materialise(whole_->dtype(), whole_->device(), 0);
   snapshot_->parameters().copy_values_from(whole_->parameters());
-  pending_ = std::async(std::launch::async, [this] { return to_float(snapshot_->embed("doc", documents_->all())); }).share();
+  pending_ = std::async(std::launch::async, [this, copied = parallel::StreamMark(whole_->device())] {
+               copied.pass();
+               return to_float(snapshot_->embed("doc", documents_->all()));
+             }).share();
   return changed;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "parallel/device.h"
 
 namespace contexture::train {
 
@@ -31,6 +32,7 @@ void RunConfig::validate() const {
   data.counterfactual.validate();
   generate_options().validate();
   precision_of(train.precision);
+  CONTEXTURE_USAGE_REQUIRE(parallel::is_device_name(run.device), "run.device=", run.device, " is not known. Use auto, cpu or cuda.");
   train.loss_scale.validate();
   data::BadRecords::parse_policy(data.bad_records);
   CONTEXTURE_USAGE_REQUIRE(train.steps > 0, "train.steps=", train.steps, " must be at least 1.");
@@ -79,13 +81,16 @@ eval::GenerateOptions RunConfig::generate_options() const {
   return out;
 }
 
-at::ScalarType precision_of(const std::string& name) {
+at::ScalarType precision_of(const std::string& name, at::Device device) {
   if (name == "fp32") return at::kFloat;
   if (name == "bf16") return at::kBFloat16;
   if (name == "fp16") return at::kHalf;
   if (name == "fp64") return at::kDouble;
   CONTEXTURE_USAGE_REQUIRE(name == "auto", "train.precision=", name,
                            " is not known. Use fp32, bf16, fp16, fp64 or auto.");
+  if (device.is_cuda()) {  // from compute capability 8.0 on
+    return parallel::visible_gpus().at(static_cast<size_t>(device.index())).major >= 8 ? at::kBFloat16 : at::kFloat;
+  }
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bf16")) return at::kBFloat16;
 #endif

@@ -19,11 +19,13 @@ struct RunSettings {
   std::string dir = "runs/run";
   uint64_t seed = 1;
   int64_t threads = 0;
+  std::string device = "auto";
   template <typename Visitor>
   void for_each(Visitor&& visit) {
     visit("dir", dir, "folder of the run: config, metrics, checkpoints, report");
     visit("seed", seed, "of initialisation, sample order, augmentation and dropout");
     visit("threads", threads, "threads of the tensor operators; 0: all cores");
+    visit("device", device, "cpu, cuda (the GPU of the rank's local number), or auto: cuda where there is a GPU");
   }
 };
 
@@ -115,7 +117,7 @@ struct TrainConfig {
     visit("batch_size", batch_size, "examples per step");
     visit("precision", precision,
           "fp32, bf16 (fp32 masters), fp16 (fp32 masters, loss scaling), fp64, or auto: bf16 where "
-          "the processor multiplies it, else fp32");
+          "the processor or GPU multiplies it, else fp32");
     visit("loss_scale", loss_scale, "what fp16 multiplies the loss by");
     visit("log_every", log_every, "steps between log lines");
   }
@@ -186,8 +188,8 @@ struct RunConfig {
   eval::GenerateOptions generate_options() const;  // as eval.* says
 };
 
-// fp32, bf16, fp16 or fp64 as a dtype; auto asks the processor.
-at::ScalarType precision_of(const std::string& name);
+// fp32, bf16, fp16 or fp64 as a dtype; auto asks the processor, or the GPU.
+at::ScalarType precision_of(const std::string& name, at::Device device = at::kCPU);
 
 // data.root with ~ and {cache} resolved, joined with `path` unless that is absolute.
 std::string data_path(const DataConfig& config, const std::string& path);

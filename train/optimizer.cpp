@@ -65,23 +65,29 @@ AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine) : config_(
     });
     const at::ScalarType wide = parallel::wide_dtype(shard.value.scalar_type());
     const at::Tensor master = shard.value.scalar_type() != wide ? shard.value.to(wide) : shard.value;
-    slots_.push_back({&shard, master, at::zeros_like(master), at::zeros_like(master), at::zeros({}, at::kFloat), rate, decay});
+    slots_.push_back({&shard, master, at::zeros_like(master), at::zeros_like(master), at::zeros({}, master.options().dtype(at::kFloat)), rate, decay});
   }
 }
 
 double AdamW::clip(double loss_scale) {
   const at::NoGradGuard no_grad;
-  double square = 0.0;
+  std::vector<at::Tensor> grads, counted;
   for (const Slot& slot : slots_) {
-    if (slot.shard->counted) square += std::pow(slot.shard->grad.norm().item<double>(), 2);
+    const at::Tensor& grad = slot.shard->grad;
+    if (grad.numel() == 0) continue;
+    grads.push_back(grad);
+    if (slot.shard->counted) counted.push_back(grad);
+  }
+  double square = 0.0;
+  if (!counted.empty()) {  // from a device they come back at once
+    const at::Tensor norms = at::stack(at::_foreach_norm(counted)).to(at::kCPU, at::kDouble);
+    for (int64_t i = 0; i < norms.numel(); ++i) square += std::pow(norms.data_ptr<double>()[i], 2);
   }
   const double norm = std::sqrt(engine_->sum_over_parameters(square)) / loss_scale;
   double factor = 1.0 / loss_scale;
   if (config_.max_grad_norm > 0 && norm > config_.max_grad_norm)
     factor *= config_.max_grad_norm / norm;
-  if (factor != 1.0 && std::isfinite(norm)) {
-    for (const Slot& slot : slots_) slot.shard->grad.mul_(factor);
-  }
+  if (factor != 1.0 && std::isfinite(norm) && !grads.empty()) at::_foreach_mul_(grads, factor);
   return norm;
 }
 
@@ -89,8 +95,10 @@ void AdamW::step(double rate) {
   const at::NoGradGuard no_grad;
   // One fused call per distinct (rate, decay): most models have two.
   std::map<std::pair<double, double>, std::array<std::vector<at::Tensor>, 5>> calls;
+  std::vector<at::Tensor> all_counts;
+  for (Slot& slot : slots_) all_counts.push_back(slot.count);
+  if (!all_counts.empty()) at::_foreach_add_(all_counts, 1);
   for (Slot& slot : slots_) {
-    slot.count += 1;
     if (slot.master.numel() == 0) continue;
     auto& [values, grads, first, second, counts] = calls[{slot.rate, slot.decay}];
     values.push_back(slot.master);
@@ -129,13 +137,13 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) cons
       const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part)
                                : engine_->owned(*p) ? part : at::Tensor();
       const at::Tensor whole = engine_->logical_for_writer(*p, local, wide);
-      if (whole.defined()) into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole;
+      if (whole.defined()) into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole.cpu();
     };
     put(model, p->name, slot != nullptr ? slot->master : p->value.detach());
     if (!p->trainable) continue;
     put(optimizer, p->name + ".first", slot != nullptr ? slot->first : at::Tensor());
     put(optimizer, p->name + ".second", slot != nullptr ? slot->second : at::Tensor());
-    if (engine_->writes(*p)) optimizer[p->name + ".count"] = slot->count.clone();
+    if (engine_->writes(*p)) optimizer[p->name + ".count"] = slot->count.cpu().clone();
   }
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "parallel/device.h"
 #include "train/model_trace.h"
 #include "train/published_encoder.h"
 #include "train/step.h"
@@ -25,6 +26,7 @@ void apply_threads(const RunSettings& settings) {
 
 Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups) : config_(config) {
   config_.validate();
+  const at::Device device = parallel::choose_device(config_.run.device);
   std::string tokenizer_path = config_.data.tokenizer.empty() ? (fs::path(config_.run.dir) / "tokenizer.model").string()
                                                               : data_path(config_.data, config_.data.tokenizer);
   if (config_.data.tokenizer.empty() && !fs::exists(tokenizer_path) && groups.rank() == 0) {
@@ -55,7 +57,7 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence,
                                           config_.retriever.objective_options());
   parallel::Placement placement = placement_of(config_, *model_, groups);
-  model_->materialise(precision_of(config_.train.precision), at::kCPU, config_.run.seed, [&](const parallel::Parameter& p) {
+  model_->materialise(precision_of(config_.train.precision, device), device, config_.run.seed, [&](const parallel::Parameter& p) {
     return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
   });
   apply_groups(config_.optimizer, model_->parameters());

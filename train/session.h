@@ -19,7 +19,8 @@ class Session {
   // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever(). With model.text_encoder, a run
   // without checkpoints takes the folder's files into RUN/encoder (train/published_encoder.h), others read them there; the published
   // weights are taken by start_from_published().
-  // groups: this rank's communicators; it then holds its part of the model only. A tokenizer is trained by rank 0.
+  // groups: this rank's communicators; it then holds its part of the model only. A tokenizer is trained by rank 0. The model is on
+  // run.device (parallel/device.h), which becomes the calling thread's.
   Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
 
   // The published encoder's weights, where there is one, in place of those drawn. Collective.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "parallel/device.h"
 #include "parallel/slice.h"
 
 namespace contexture::train {
@@ -394,7 +395,10 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
                            (config.retriever.documents > 0 || !step.pairs.empty());
   const double reader_weight = config.retriever.weight("reader");
   const std::vector<std::string> objectives = model.objectives().used();
-  const at::Tensor objective_sums = at::zeros({static_cast<int64_t>(objectives.size())}, at::kDouble);
+  // Sums over microbatches stay on the device until the step is done.
+  const auto doubles = at::TensorOptions().dtype(at::kDouble).device(model.device());
+  at::Tensor objective_sums = at::zeros({static_cast<int64_t>(objectives.size())}, doubles);
+  const at::Tensor loss_sum = at::zeros({}, doubles);
   ContrastiveGradients gradients;
   // A step of one microbatch in one process takes the embeddings from its own forward pass.
   const bool at_once = contrastive && assembled.share.total() == 1 && groups.pp == nullptr;
@@ -418,28 +422,31 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
   const auto roots = [&](int m, const parallel::ForwardPass& forward) {
     parallel::WireValues out;
     if (forward.has("loss.reader")) {
-      if (groups.tp_rank() == 0) stats.loss += forward.wire("loss.reader").item<double>();
-      if (reader_weight > 0) out["loss.reader"] = at::full({}, reader_weight * loss_scale, at::kDouble).to(model.device());
+      if (groups.tp_rank() == 0) loss_sum.add_(forward.wire("loss.reader"));
+      if (reader_weight > 0) out["loss.reader"] = at::full({}, reader_weight * loss_scale, doubles);
     }
     if (forward.has("loss.objectives")) {
-      if (groups.tp_rank() == 0) objective_sums.add_(forward.wire("objective.values").cpu());
-      out["loss.objectives"] = at::full({}, loss_scale, at::kDouble).to(model.device());
+      if (groups.tp_rank() == 0) objective_sums.add_(forward.wire("objective.values"));
+      out["loss.objectives"] = at::full({}, loss_scale, doubles);
     }
     if (!contrastive) return out;
     if (at_once) {
       gradients = contrast(config, step, assembled, assembled.rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
     }
     const auto scaled = [&](const at::Tensor& gradient) {
-      return (loss_scale == 1.0 ? gradient : gradient * loss_scale).to(model.device());
+      return parallel::to_device(loss_scale == 1.0 ? gradient : gradient * loss_scale, model.device());
     };
     if (forward.has("query.embedding")) out["query.embedding"] = scaled(gradients.query.at(assembled.share.first() + m));
     if (forward.has("doc.embedding")) out["doc.embedding"] = scaled(gradients.doc.at(assembled.share.first() + m));
     return out;
   };
+  engine.pipeline().set_exact_times(engine.slicer().measuring() || step.step + 1 == config.parallel.timeline_step);
   engine.pipeline().forward_backward(once ? parallel::Pipeline::Passes{pass_pointers[0]} : pass_pointers, roots, slices.of);
   if (engine.slicer().measuring()) engine.slicer().observe(engine.pipeline().timeline(), keys_of(feeds));
   if (groups.world) groups.world->set_phase("all-reduce");
   engine.sharding().finish();
+  stats.loss = loss_sum.item<double>();
+  objective_sums = objective_sums.cpu();
   stats.sent_bytes = bytes_sent(groups) - sent_before;
   if (groups.first_of_replica()) {
     std::set<int64_t> distinct;

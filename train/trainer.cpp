@@ -1,7 +1,5 @@
 #include "train/trainer.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -15,6 +13,7 @@
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/timing.h"
+#include "parallel/device.h"
 #include "train/timeline.h"
 
 namespace contexture::train {
@@ -30,7 +29,7 @@ void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
                      "checkpoint with other data.");
 }
 
-Json about_this_machine(const RunConfig& config) {
+Json about_this_machine(const model::Model& model) {
   std::string machine = "unknown processor";
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -41,20 +40,22 @@ Json about_this_machine(const RunConfig& config) {
   const std::time_t now = std::time(nullptr);
   char started[32];
   std::strftime(started, sizeof started, "%Y-%m-%d %H:%M", std::localtime(&now));
-  return {{"version", CONTEXTURE_VERSION}, {"machine", machine}, {"device", concat("CPU, ", at::get_num_threads(), " threads")},
-          {"precision", at::toString(precision_of(config.train.precision))}, {"started", started}};
+  return {{"version", CONTEXTURE_VERSION}, {"machine", machine}, {"device", parallel::describe(model.device())},
+          {"precision", at::toString(model.dtype())}, {"started", started}};
 }
 
 }  // namespace
 
-double measure_peak_flops(at::ScalarType dtype) {
-  const int64_t n = 768;
-  const at::Tensor a = at::ones({n, n}, dtype), b = at::ones({n, n}, dtype);
+double measure_peak_flops(at::ScalarType dtype, at::Device device) {
+  const int64_t n = device.is_cuda() ? 4096 : 768;
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  const at::Tensor a = at::ones({n, n}, options), b = at::ones({n, n}, options);
   double best = 1e9;
   const double until = now_s() + 0.3;
   do {
     const double start = now_s();
     at::mm(a, b);
+    parallel::synchronize(device);
     best = std::min(best, now_s() - start);
   } while (now_s() < until);
   return 2.0 * static_cast<double>(n * n * n) / best;
@@ -91,7 +92,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   }
   if (!first) return;
   folder_->write_config(to_json(config_));
-  write_file_atomic(folder_->file("run.json"), about_this_machine(config_).dump(1));
+  write_file_atomic(folder_->file("run.json"), about_this_machine(session_->model()).dump(1));
   write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
   metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(), resume ? std::optional<int64_t>(step_) : std::nullopt);
   board_ = std::make_unique<eval::TensorBoardWriter>(folder_->file("tensorboard").string());
@@ -102,8 +103,8 @@ Trainer::~Trainer() = default;
 
 void Trainer::banner() const {
   const TrainConfig& train = config_.train;
-  log::info("contexture {} | {} parameters | {} | {} threads", CONTEXTURE_VERSION, session_->model().parameters().num_elements(),
-            train.precision, at::get_num_threads());
+  log::info("contexture {} | {} parameters | {} | {}", CONTEXTURE_VERSION, session_->model().parameters().num_elements(),
+            train.precision, parallel::describe(session_->model().device()));
   const parallel::ParallelConfig& parallel = config_.parallel;
   log::info("batch {} over {} replicas x {} microbatches | {} training examples | {} documents | k = {}", train.batch_size,
             parallel.dp, parallel.microbatches, maker_->num_examples(), session_->documents().size(), config_.retriever.documents);
@@ -196,7 +197,7 @@ void Trainer::set_phase(const char* phase) const {
 }
 
 void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed) {
-  static const double kPeak = measure_peak_flops(session_->model().dtype());
+  static const double kPeak = measure_peak_flops(session_->model().dtype(), session_->model().device());
   const double recall = static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
   const auto per_s = [&](double amount) { return amount / seconds; };
   Json record{{"step", step},

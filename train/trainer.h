@@ -65,6 +65,6 @@ class Trainer {
 };
 
 // Processor speed for MFU: a matrix product in the compute dtype, best of a few, in FLOP/s. Takes under a second.
-double measure_peak_flops(at::ScalarType dtype);
+double measure_peak_flops(at::ScalarType dtype, at::Device device);
 
 }  // namespace contexture::train

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "parallel/device.h"
 
 namespace contexture::eval {
 namespace {
@@ -39,8 +40,8 @@ Reading reading(const std::vector<const std::vector<Run>*>& runs,
   return {
       {to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end),
        causal},
-      model::segment_bias(slot_log_prob.index_select(0, to_tensor(slots).to(device)),
-                          to_tensor(places).to(device), static_cast<int64_t>(key_begin.size()))};
+      model::segment_bias(slot_log_prob.index_select(0, parallel::to_device(to_tensor(slots), device)),
+                          parallel::to_device(to_tensor(places), device), static_cast<int64_t>(key_begin.size()))};
 }
 
 // Reads a Segments feed back as runs per input; slot_of names the slot of each segment, or -1.
@@ -119,7 +120,7 @@ std::vector<std::vector<double>> probabilities(const model::Microbatch& microbat
     const std::vector<int32_t>& documents = microbatch.inputs[i].documents;
     if (documents.empty()) continue;
     const at::Tensor rows =
-        to_tensor({documents.begin(), documents.end()}).to(encoded.doc_UE.device());
+        parallel::to_device(to_tensor({documents.begin(), documents.end()}), encoded.doc_UE.device());
     const at::Tensor prob =
         (encoded.doc_UE.index_select(0, rows).mv(encoded.query_BE[static_cast<int64_t>(i)]) /
          temperature)
@@ -223,7 +224,7 @@ at::Tensor Writer::advance(const parallel::Pass& pass, const std::vector<Line*>&
   }
   const Reading self = reading(self_runs, rows_of, slot_log_prob_, true),
                 memory = reading(memory_runs, rows_of, slot_log_prob_, false);
-  const at::Tensor rows_N = cache_rows.to(model_->device());
+  const at::Tensor rows_N = parallel::to_device(cache_rows, model_->device());
   for (size_t l = 0; l < caches_.size(); ++l) {
     const model::DecoderLayer& layer = *model_->decoder_layers()[l];
     if (share && layer.reads_documents()) {
@@ -295,11 +296,11 @@ void Writer::append(const std::vector<Line*>& lines, const std::vector<int32_t>&
   }
   make_room(used_rows_);
   const auto device = model_->device();
-  const at::Tensor none = at::empty({0}, at::kLong).to(device);
+  const at::Tensor none = at::empty({0}, at::TensorOptions().dtype(at::kLong).device(device));
   const parallel::Feeds feeds{
-      {"dec.token", to_tensor(token).to(device)},
-      {"dec.previous", to_tensor(previous).to(device)},
-      {"dec.position", to_tensor(position).to(device)},
+      {"dec.token", parallel::to_device(to_tensor(token), device)},
+      {"dec.previous", parallel::to_device(to_tensor(previous), device)},
+      {"dec.position", parallel::to_device(to_tensor(position), device)},
       {"dec.patch_row", none},
       {"dec.patch_index", none},
       {"dec.patches", at::empty({0, model_->config().patch_width()},

@@ -119,6 +119,7 @@ TEST(ExitCodes, SayWhatKindOfFailureItWas) {
   EXPECT_EQ(run_program({"ask", "run", "question", "surplus"}).code, 2) << "an argument too many";
   EXPECT_EQ(run_program({"train", "--set", "model.kv_heads=3"}).code, 2)
       << "a setting that cannot work";
+  EXPECT_EQ(run_program({"train", "--set", "run.device=tpu"}).code, 2) << "a device that nobody knows";
   EXPECT_EQ(run_program({"train", "--config", "/nonexistent.json"}).code, 1)
       << "a file that is not there";
   EXPECT_EQ(run_program({"eval", kFlags}).code, 3) << "a folder that is no run";
@@ -144,6 +145,9 @@ TEST(Env, SaysWhatTheProgramFinds) {
   EXPECT_FALSE(env["faiss"].get<std::string>().empty());
   EXPECT_GE(env["cpu"]["threads"].get<int>(), 1);
   EXPECT_TRUE(env["cuda"].is_boolean());
+  EXPECT_EQ(env["gpus"].empty(), !env["cuda"].get<bool>());
+  EXPECT_FALSE(env["auto"]["device"].get<std::string>().empty());
+  EXPECT_TRUE(env["auto"]["precision"] == "bf16" || env["auto"]["precision"] == "fp32");
   EXPECT_EQ(run_program({"env"}).code, 0);
 }
 
