@@ -1,6 +1,5 @@
-// The tiny model on a GPU against the same model on the CPU: loss, embeddings and every gradient.
-#include <gtest/gtest.h>
-
+// The tiny model on a device against the same model on the CPU: loss, embeddings and every gradient.
+#include "device/devices.h"
 #include "model/model.h"
 
 namespace contexture::model {
@@ -51,13 +50,14 @@ struct Result {
   std::map<std::string, at::Tensor> gradients;
 };
 
-Result forward_backward(const ModelConfig& config, at::Device device) {
+Result forward_backward(const ModelConfig& config, at::ScalarType dtype, at::Device device) {
   Model model(config);
-  model.materialise(at::kFloat, device, /*seed=*/3);
+  model.materialise(dtype, device, /*seed=*/3);
   parallel::Executor executor(model.blocks());
-  const parallel::Feeds feeds = make_feeds(config, made_batch(config), at::kFloat, device);
-  parallel::ForwardPass forward =
-      executor.forward(parallel::Pass(feeds, /*training=*/true), /*grad=*/true);
+  const parallel::Feeds feeds = make_feeds(config, made_batch(config), dtype, device);
+  parallel::Pass pass(feeds, /*training=*/true, /*seed=*/5, /*step=*/7);
+  pass.device = device;
+  parallel::ForwardPass forward = executor.forward(pass, /*grad=*/true);
   Result out;
   out.loss = forward.wire("loss.reader").item<double>();
   out.query_embedding = forward.wire("query.embedding").detach().cpu();
@@ -68,30 +68,32 @@ Result forward_backward(const ModelConfig& config, at::Device device) {
   return out;
 }
 
-class Device : public testing::TestWithParam<std::string> {};
+class Device : public testing::TestWithParam<std::tuple<std::string, std::string, at::ScalarType>> {};
 
-TEST_P(Device, AGpuComputesWhatTheCpuComputes) {
-  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here, or a build without CONTEXTURE_CUDA";
-  const ModelConfig config = tiny_config(GetParam());
-  const Result cpu = forward_backward(config, at::kCPU);
-  const Result gpu = forward_backward(config, at::Device(at::kCUDA, 0));
-  // fp32 sums of up to some hundred terms in another order; matrix products without TF32,
-  // LibTorch's default.
-  const double tolerance = 1e-5;
-  EXPECT_NEAR(gpu.loss, cpu.loss, tolerance * cpu.loss);
-  const auto error = [](const at::Tensor& a, const at::Tensor& b) {
-    return ((a - b).norm() / b.norm()).item<double>();
-  };
-  EXPECT_LT(error(gpu.query_embedding, cpu.query_embedding), tolerance);
-  ASSERT_EQ(gpu.gradients.size(), cpu.gradients.size());
-  for (const auto& [name, gradient] : cpu.gradients) {
+TEST_P(Device, ComputesWhatTheCpuComputes) {
+  const auto& [name, fusion, dtype] = GetParam();
+  SKIP_WITHOUT(name);
+  ModelConfig config = tiny_config(fusion);
+  config.dropout = 0.1;  // the same masks on both
+  const Result cpu = forward_backward(config, dtype, at::kCPU);
+  const Result there = forward_backward(config, dtype, device_named(name));
+  // Sums of up to some hundred terms in another order; matrix products without TF32, LibTorch's default.
+  const double tolerance = dtype == at::kDouble ? 1e-10 : 1e-5;
+  EXPECT_NEAR(there.loss, cpu.loss, tolerance * cpu.loss);
+  EXPECT_LT(relative_difference(there.query_embedding, cpu.query_embedding), tolerance);
+  ASSERT_EQ(there.gradients.size(), cpu.gradients.size());
+  for (const auto& [parameter, gradient] : cpu.gradients) {
     if (gradient.norm().item<double>() == 0.0) continue;
-    EXPECT_LT(error(gpu.gradients.at(name), gradient), tolerance) << name;
+    EXPECT_LT(relative_difference(there.gradients.at(parameter), gradient), tolerance) << parameter;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllModes, Device, testing::Values("memory", "fid", "prefix"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(AllModes, Device,
+                         testing::Combine(testing::ValuesIn(kDevices), testing::Values("memory", "fid", "prefix"),
+                                          testing::Values(at::kDouble, at::kFloat)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" + at::toString(std::get<2>(info.param));
+                         });
 
 }  // namespace
 }  // namespace contexture::model
