@@ -9,6 +9,7 @@
 #include "model/init.h"
 #include "model/ops.h"
 #include "model/tower.h"
+#include "parallel/device.h"
 
 namespace contexture::model {
 
@@ -54,10 +55,10 @@ void add_text_feeds(const SentenceEncoderConfig& config, const std::string& towe
   const auto tensor = [](const std::vector<int64_t>& values) {
     return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
   };
-  feeds[tower + ".token"] = tensor(token).to(device);
-  feeds[tower + ".position"] = tensor(position).to(device);
-  feeds[tower + ".row_key"] = tensor(row_key).to(device);
-  feeds[tower + ".row_sequence"] = tensor(row_sequence).to(device);
+  feeds[tower + ".token"] = parallel::to_device(tensor(token), device);
+  feeds[tower + ".position"] = parallel::to_device(tensor(position), device);
+  feeds[tower + ".row_key"] = parallel::to_device(tensor(row_key), device);
+  feeds[tower + ".row_sequence"] = parallel::to_device(tensor(row_sequence), device);
   const at::Tensor begin_S1 = feeds[tower + ".begin"] = tensor(begin);
   const ops::Segments self = ops::self_segments(begin_S1, /*causal=*/false);
   feeds[tower + ".self.query_begin"] = self.query_begin;
