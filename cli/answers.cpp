@@ -31,7 +31,7 @@ Json answer_with_sources(train::Session& session, const Question& question, cons
   const train::PreparedInput prepared =
       session.encoder().encode(example, "", question.picture.empty() ? nullptr : &picture, 0);
   const int64_t k = session.config().eval.documents > 0 ? session.config().eval.documents : session.config().retriever.documents;
-  const auto ranking = session.retriever().search(session.model().embed("query", {&prepared.query}), k)[0];
+  const auto ranking = train::rankings(session.search({&prepared.query}, k))[0];
   model::Microbatch batch;
   model::Input input{prepared.query, prepared.prompt, {}, {}};
   for (const retriever::Hit& hit : ranking) {
@@ -39,7 +39,7 @@ Json answer_with_sources(train::Session& session, const Question& question, cons
     batch.documents.push_back(session.documents().sequence(hit.row));
   }
   batch.inputs.push_back(std::move(input));
-  const eval::Generated generated = eval::generate(session.model(), batch, options, cache)[0];
+  const eval::Generated generated = eval::generate(session.model(), session.inference(), batch, options, cache)[0];
   Json out{{"id", question.id}, {"question", question.text}, {"answer", session.tokenizer()->decode(generated.tokens)},
            {"log_prob", generated.log_prob}, {"documents", Json::array()}};
   for (size_t i = 0; i < ranking.size(); ++i) {

@@ -23,7 +23,8 @@ struct WritingFlags {
 };
 
 // The answer with its sources: {"id","question","answer","log_prob","documents":[{"id","title","text","score",
-// "probability","attention"}]}. `cache` keeps encoded documents between questions.
+// "probability","attention"}]}. `cache` keeps encoded documents between questions; may be null. Collective in the replica; throws DataError,
+// before it has spoken to other ranks, when the picture can't be read.
 Json answer_with_sources(train::Session& session, const Question& question, const eval::GenerateOptions& options,
                          eval::DocumentCache* cache);
 

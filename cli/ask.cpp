@@ -24,7 +24,7 @@ Command ask_command(CLI::App& program) {
   app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             data::BadRecords bad(data::BadRecords::Policy::kSkip);
-            const auto session = train::open_run(options->run, options->sets, bad);
+            const auto session = train::open_run(train::settings_of(options->run, options->sets), bad);
             const Json answer = answer_with_sources(*session, {"", options->question, options->picture}, options->writing.options(session->config()), nullptr);
             if (options->json) {
               print_json(answer);

@@ -65,8 +65,7 @@ Command demo_command(CLI::App& program) {
             if (session.retriever().refreshed_at() != result.steps) session.retriever().refresh_now(result.steps);
             data::BadRecords bad;
             const train::PictureSet test(config, config.data.test, config.eval.types, session.documents(), bad);
-            const train::Evaluator evaluator(session.config(), session.model(), session.documents(), session.corpus(),
-                                             session.retriever(), session.encoder());
+            const train::Evaluator evaluator(session);
             const auto examples = train::Evaluator::choose(test, 0);
             Json samples = Json::array();
             Json held_out = evaluator.held_out(test, examples, &samples);

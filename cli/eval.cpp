@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "cli/ranks.h"
 #include "cli/scores.h"
 #include "cli/settings.h"
 #include "core/did_you_mean.h"
@@ -11,17 +12,42 @@
 
 namespace contexture::cli {
 
+namespace {
+
+struct EvalOptions {
+  std::string run, data;
+  std::vector<std::string> sets;
+  int64_t step = -1, examples = 0;
+  bool edits = false;
+};
+
+int evaluate(const train::RunConfig& config, const EvalOptions& options, parallel::Groups groups) {
+  const bool first = groups.rank() == 0;
+  data::BadRecords bad(data::BadRecords::Policy::kSkip);
+  const auto session = train::open_run(config, bad, options.step, /*with_index=*/true, std::move(groups));
+  const std::string path = options.data.empty() ? config.data.test : options.data;
+  CONTEXTURE_USAGE_REQUIRE(!path.empty(), "the run names no data.test. Give --data FILE.");
+  const train::PictureSet set(session->config(), path, session->config().eval.types, session->documents(), bad);
+  const train::Evaluator evaluator(*session);
+  const auto examples = train::Evaluator::choose(set, options.examples);
+  Json figures = evaluator.held_out(set, examples, nullptr);
+  if (options.edits) {
+    int64_t asked = 0;
+    figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked, nullptr);
+    figures["edits"] = asked;
+  }
+  figures["bad_records"] = bad.count;
+  if (first) print_json(figures);
+  return 0;
+}
+
+}  // namespace
+
 Command eval_command(CLI::App& program) {
-  struct Options {
-    std::string run, data;
-    std::vector<std::string> sets;
-    int64_t step = -1, examples = 0;
-    bool edits = false;
-  };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   CLI::App* app = program.add_subcommand(
-      "eval", "Evaluate a run: answers with retrieved, gold, wrong and no documents; retrieval; edited documents. "
-              "Or score files, with a command below");
+      "eval", "Evaluate a run, on one process or many (contexture launch): answers with retrieved, gold, wrong and no documents; retrieval; "
+              "edited documents. Or score files, with a command below");
   app->add_option("run", options->run, "run folder");
   app->add_option("--data", options->data, "examples, below data.root; default: data.test of the run");
   app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
@@ -40,23 +66,8 @@ Command eval_command(CLI::App& program) {
             CONTEXTURE_USAGE_REQUIRE(!options->run.empty(), "contexture eval needs a run folder, or a command: see --help.");
             CONTEXTURE_USAGE_REQUIRE(std::filesystem::exists(options->run), "there is no run folder '", options->run, "'.",
                                      did_you_mean_hint(options->run, names));
-            data::BadRecords bad(data::BadRecords::Policy::kSkip);
-            const auto session = train::open_run(options->run, options->sets, bad, options->step);
-            const std::string path = options->data.empty() ? session->config().data.test : options->data;
-            CONTEXTURE_USAGE_REQUIRE(!path.empty(), "the run names no data.test. Give --data FILE.");
-            const train::PictureSet set(session->config(), path, session->config().eval.types, session->documents(), bad);
-            const train::Evaluator evaluator(session->config(), session->model(), session->documents(), session->corpus(),
-                                             session->retriever(), session->encoder());
-            const auto examples = train::Evaluator::choose(set, options->examples);
-            Json figures = evaluator.held_out(set, examples, nullptr);
-            if (options->edits) {
-              int64_t asked = 0;
-              figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked, nullptr);
-              figures["edits"] = asked;
-            }
-            figures["bad_records"] = bad.count;
-            print_json(figures);
-            return 0;
+            train::RunConfig config = train::settings_of(options->run, options->sets);
+            return on_ranks(config, /*finished=*/true, [&](parallel::Groups groups) { return evaluate(config, *options, std::move(groups)); });
           }};
 }
 

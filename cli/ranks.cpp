@@ -45,4 +45,11 @@ parallel::Groups join_ranks(train::RunConfig& config) {
                                                                     static_cast<int>(p.tp), p.order));
 }
 
+int on_ranks(train::RunConfig& config, bool finished, const std::function<int(parallel::Groups)>& body) {
+  if (finished && parallel::detect_launch(parallel::process_environment()).rendezvous.size == 1) return body({});
+  parallel::Groups groups = join_ranks(config);
+  const std::shared_ptr<parallel::Communicator> world = groups.world;
+  return run_on_rank(world, [&] { return body(std::move(groups)); });
+}
+
 }  // namespace contexture::cli

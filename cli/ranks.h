@@ -19,4 +19,7 @@ std::shared_ptr<parallel::Communicator> join_world(double deadline_s);
 // else goes wrong here is told to the others. world null: just runs it.
 int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std::function<int()>& body);
 
+// Joins and runs body(groups) so. finished: a run to be used, not trained: alone, this process takes all of it, whatever layout it was trained in.
+int on_ranks(train::RunConfig& config, bool finished, const std::function<int(parallel::Groups)>& body);
+
 }  // namespace contexture::cli

@@ -61,9 +61,7 @@ Command train_command(CLI::App& program) {
   app->footer([] { return "Settings (--set name=value):\n" + help_text(train::RunConfig()); });
   return {app, [options] {
             train::RunConfig config = run_config(options->settings);
-            parallel::Groups groups = join_ranks(config);
-            const std::shared_ptr<parallel::Communicator> world = groups.world;
-            return run_on_rank(world, [&] {
+            return on_ranks(config, /*finished=*/false, [&](parallel::Groups groups) {
               return options->verify_parity ? verify(config, std::move(groups), options->json)
                                             : train_run(config, std::move(groups), options->resume, options->json);
             });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "parallel/inference.h"
 
 namespace contexture::eval {
 
@@ -48,7 +49,13 @@ struct DocumentCache {
 };
 
 // Decodes all inputs of a microbatch together (targets are ignored). The result for an input does
-// not depend on the others. Throws as model::make_feeds. cache may be null.
+// not depend on the others. Throws as model::make_feeds. cache may be null. inference: where the
+// model's blocks are. All ranks of a replica call it alike and get the same result; with ZeRO 3
+// all replicas call it equally often, with the same options and no cache.
+std::vector<Generated> generate(const model::Model& model, const parallel::Inference& inference,
+                                const model::Microbatch& microbatch, const GenerateOptions& options,
+                                DocumentCache* cache = nullptr);
+// The same for a model that is all in this process.
 std::vector<Generated> generate(const model::Model& model, const model::Microbatch& microbatch,
                                 const GenerateOptions& options, DocumentCache* cache = nullptr);
 

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "model/init.h"
+#include "parallel/decoding.h"
 #include "parallel/slice.h"
 
 namespace contexture::model {
@@ -64,8 +65,10 @@ DecoderLayer::DecoderLayer(ParameterStore& store, const ModelConfig& config, int
 std::vector<WireShape> DecoderLayer::shapes(const Pass& pass) const {
   std::vector<WireShape> out = layers::rows(pass, "dec", *attention_.norm, config_.width, attention_.group);
   if (!writes_mass_) return out;
+  const auto wide = parallel::wide_dtype(attention_.norm->value.scalar_type());
+  if (pass.decoding != nullptr) return {out[0], {{0}, wide}};
   const int64_t* shape = pass.feed("candidate.shape").data_ptr<int64_t>();
-  out.push_back({{shape[0] * shape[1]}, parallel::wide_dtype(attention_.norm->value.scalar_type())});
+  out.push_back({{shape[0] * shape[1]}, wide});
   return out;
 }
 
@@ -79,13 +82,18 @@ std::pair<at::Tensor, at::Tensor> DecoderLayer::project_memory(const at::Tensor&
 
 std::pair<at::Tensor, at::Tensor> DecoderLayer::memory_of(const at::Tensor& states_MD,
                                                           const Pass& pass) const {
+  const auto projected = [&] {
+    const auto [k, v] = project_memory(states_MD);
+    return Tensors{k, v};
+  };
+  if (pass.decoding != nullptr) {
+    const Tensors& both = pass.decoding->keep(name() + ".memory", projected);
+    return {both[0], both[1]};
+  }
   // Slices of one microbatch read the same memory. Whole microbatches do if it is that of their documents, encoded once for all.
   if (pass.slice == nullptr || (pass.slice->whole && memory_tower_ != "doc")) return project_memory(states_MD);
   const Tensors both = pass.slice->share(
-      name() + ".memory", {states_MD, cross_kv_->value, null_k_->value, null_v_->value}, [&] {
-        const auto [k, v] = project_memory(states_MD);
-        return Tensors{k, v};
-      });
+      name() + ".memory", {states_MD, cross_kv_->value, null_k_->value, null_v_->value}, projected);
   return {both[0], both[1]};
 }
 
@@ -117,7 +125,12 @@ at::Tensor DecoderLayer::mass(const at::Tensor& q_NHK, const at::Tensor& k, cons
   const at::Tensor slot = share_P.index_select(0, pass.feed("memory.slot_segment").narrow(0, 0, cell.numel()));
   const int64_t* shape = pass.feed("candidate.shape").data_ptr<int64_t>();
   const at::Tensor cells = at::zeros({shape[0] * shape[1]}, slot.options()).index_copy(0, cell, slot);
-  return attention_.group.ranks == nullptr ? cells : tensor_parallel::reduce(cells, attention_.group.ranks) / attention_.group.ranks->size();
+  return over_heads(cells);
+}
+
+// The mean over all heads of what is the mean over this rank's.
+at::Tensor DecoderLayer::over_heads(const at::Tensor& mine) const {
+  return attention_.group.ranks == nullptr ? mine : tensor_parallel::reduce(mine, attention_.group.ranks) / attention_.group.ranks->size();
 }
 
 double DecoderLayer::forward_flops(const Pass& pass) const {
@@ -134,6 +147,10 @@ double DecoderLayer::forward_flops(const Pass& pass) const {
 Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
   at::Tensor x_ND = inputs[0], mass_BC;
   auto [q, k, v] = attention_.project(x_ND, pass.feed("dec.position"));
+  if (pass.decoding != nullptr) {
+    k = pass.decoding->extend(name() + ".k", k);
+    v = pass.decoding->extend(name() + ".v", v);
+  }
   if (pass.slice != nullptr) {
     k = pass.slice->extend(name() + ".k", k);
     v = pass.slice->extend(name() + ".v", v);
@@ -153,28 +170,14 @@ Tensors DecoderLayer::forward(const Tensors& inputs, const Pass& pass) const {
     const at::Tensor bias =
         segment_bias(tensor_parallel::spread(inputs[2], attention_.group.ranks), pass.feed("memory.slot_segment"), memory.num_segments());
     const at::Tensor cross_q = cross_query(x_ND, q.size(0));
-    if (writes_mass_) mass_BC = mass(cross_q, mk, mv, memory, bias, pass);
+    if (pass.decoding != nullptr && pass.decoding->noting)
+      pass.decoding->notes[name()] = over_heads(ops::attention_share(cross_q, mk, memory, bias));
+    if (writes_mass_ && pass.decoding == nullptr) mass_BC = mass(cross_q, mk, mv, memory, bias, pass);
     x_ND = x_ND + drop(cross_branch(cross_q, mk, mv, memory, bias), ".cross");
   }
   Tensors out{x_ND + drop(mlp_.branch(x_ND, q.size(0)), ".mlp")};
   if (writes_mass_) out.push_back(mass_BC);
   return out;
-}
-
-at::Tensor DecoderLayer::step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
-                              const ops::Segments& self, const at::Tensor& self_bias_P, const ops::Segments& memory,
-                              const at::Tensor& bias_P, LayerCache& cache) const {
-  const auto [q, k, v] = attention_.project(x_ND, position_N);
-  cache.k_MGK.index_copy_(0, rows_N, k);
-  cache.v_MGK.index_copy_(0, rows_N, v);
-  at::Tensor y_ND = x_ND + attention_.finish(ops::attention(q, cache.k_MGK, cache.v_MGK, self, self_bias_P));
-  if (reads_documents()) y_ND = y_ND + cross_branch(cross_query(y_ND, y_ND.size(0)), cache.memory_k_MGK, cache.memory_v, memory, bias_P);
-  return y_ND + mlp_.branch(y_ND, y_ND.size(0));
-}
-
-at::Tensor DecoderLayer::memory_share(const at::Tensor& x_ND, const ops::Segments& memory, const at::Tensor& bias_P,
-                                      const LayerCache& cache) const {
-  return ops::attention_share(cross_query(x_ND, x_ND.size(0)), cache.memory_k_MGK, memory, bias_P);
 }
 
 }  // namespace contexture::model

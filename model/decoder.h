@@ -18,15 +18,11 @@ class Score : public parallel::Block {
   double temperature_;
 };
 
-// Keys and values of one layer, for incremental decoding: rows are written as they are computed.
-struct LayerCache {
-  at::Tensor k_MGK, v_MGK;            // self-attention, [capacity rows, G, K]
-  at::Tensor memory_k_MGK, memory_v;  // the documents', null row last; fixed after the first step
-};
-
 // wire dec.h.{i} to dec.h.{i+1}; cross layers also read the memory wire and slot.log_prob. With attention mass wanted they write
 // dec.mass.{i} [B * C], too: what each document receives of the joint readings' target rows, weighted by the norms of its values
 // and averaged over heads and rows; zero in cells without a document. No gradient. (Cells as in candidate.shape.)
+// When decoding, dec.self.* counts rows of those kept (Pass::decoding), the memory wire is read by the first pass alone, and cross layers
+// note, if asked, the share of cross-attention that each memory segment receives: [P]; no mass.
 class DecoderLayer : public parallel::Block {
  public:
   DecoderLayer(parallel::ParameterStore& store, const ModelConfig& config, int64_t index, const std::string& memory_wire, bool writes_mass = false);
@@ -35,19 +31,11 @@ class DecoderLayer : public parallel::Block {
   double forward_flops(const parallel::Pass& pass) const override;
   bool by_rows() const override { return true; }
 
-  // The same layer on new rows only. `rows`: where in the cache the new keys go. bias_P: per memory segment.
-  at::Tensor step(const at::Tensor& x_ND, const at::Tensor& position_N, const at::Tensor& rows_N,
-                  const ops::Segments& self, const at::Tensor& self_bias_P, const ops::Segments& memory,
-                  const at::Tensor& bias_P, LayerCache& cache) const;
+ private:
   bool reads_documents() const { return cross_norm_ != nullptr; }
   // Keys and values of the documents, with the learned null row appended: [M + 1, G, K] each.
   std::pair<at::Tensor, at::Tensor> project_memory(const at::Tensor& states_MD) const;
-  // The share of cross-attention that each memory segment receives: [P].
-  at::Tensor memory_share(const at::Tensor& x_ND, const ops::Segments& memory, const at::Tensor& bias_P,
-                          const LayerCache& cache) const;
-
- private:
-  // The documents' keys and values, once for all token slices of a microbatch.
+  // The same, once for all token slices of a microbatch, or for all passes of a decoding.
   std::pair<at::Tensor, at::Tensor> memory_of(const at::Tensor& states_MD,
                                               const parallel::Pass& pass) const;
   at::Tensor cross_query(const at::Tensor& x_ND, int64_t num_rows) const;  // [N, H, K]
@@ -55,6 +43,7 @@ class DecoderLayer : public parallel::Block {
                           const at::Tensor& bias_P) const;
   at::Tensor mass(const at::Tensor& q_NHK, const at::Tensor& k, const at::Tensor& v, const ops::Segments& memory, const at::Tensor& bias_P,
                   const parallel::Pass& pass) const;
+  at::Tensor over_heads(const at::Tensor& mine) const;
   ModelConfig config_;
   std::string memory_tower_;
   bool writes_mass_;
@@ -68,7 +57,8 @@ class DecoderLayer : public parallel::Block {
 // of the input's documents. A position whose predecessors are the tokens just written gets a learned bonus (an induction
 // head by construction), so copying works for names never seen. What is pointed at also informs the generator and the
 // gate: that is how the end of a copied name is seen. Reads dec.states and, with the copy head, the memory wire and
-// slot.log_prob; writes loss.reader (sum of -log p(target) / loss.tokens over joint readings, fp64) and target.log_prob [M].
+// slot.log_prob; writes loss.reader (sum of -log p(target) / loss.tokens over joint readings, fp64) and target.log_prob [M]. When decoding,
+// that is of every piece, at every row of the pointer feeds: [B * T, vocab]; there is no loss, and the memory wire is read by the first pass alone.
 class Head : public parallel::Block {
  public:
   Head(parallel::ParameterStore& store, const ModelConfig& config, const std::string& memory_wire);
@@ -76,20 +66,21 @@ class Head : public parallel::Block {
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
 
-  // For decoding: log-probabilities over the vocabulary at every row of the pointer feeds, [B * T, vocab], fp32 or wider.
-  // state_ND: the states that pointer.row counts in.
-  at::Tensor log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
-                       const parallel::Pass& pass) const;
-
  private:
+  // What can be copied from: states [M, D], and the tokens there, before these, and before those [M].
+  struct Memory {
+    at::Tensor state_MD, token_M, previous_M, before_M;
+  };
   struct Pointed {
     at::Tensor weight_RL;   // attention over the keys, zero without documents; R = B * T rows
     at::Tensor context_RD;  // what is pointed at
     at::Tensor log_copy_R, log_generate_R;  // logs of the gate and of its complement
     at::Tensor token_RL;    // the keys' tokens
   };
-  Pointed point(const at::Tensor& state_RD, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+  Memory memory_of(const at::Tensor& state_MD, const parallel::Pass& pass) const;
+  Pointed point(const at::Tensor& state_RD, const Memory& memory, const at::Tensor& slot_log_prob,
                 const parallel::Pass& pass) const;
+  at::Tensor log_probs(const parallel::Tensors& inputs, const parallel::Pass& pass) const;
   std::string memory_tower_;
   bool copies_;
   parallel::Communicator* tp_;

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "model/decoder.h"
 #include "model/init.h"
+#include "parallel/decoding.h"
 
 namespace contexture::model {
 
@@ -31,22 +32,26 @@ Head::Head(ParameterStore& store, const ModelConfig& config, const std::string& 
   gate_bias_ = &use(store, "copy.gate_bias", {1}, Init::constant(1.0));
 }
 
-Head::Pointed Head::point(const at::Tensor& state_RD, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
+Head::Memory Head::memory_of(const at::Tensor& state_MD, const Pass& pass) const {
+  const auto feed = [&](const char* name) { return pass.feed(memory_tower_ + "." + name); };
+  return {state_MD, feed("token"), feed("previous"), feed("before")};
+}
+
+Head::Pointed Head::point(const at::Tensor& state_RD, const Memory& from, const at::Tensor& slot_log_prob,
                           const Pass& pass) const {
   const int64_t* shape = pass.feed("pointer.shape").data_ptr<int64_t>();
   const int64_t B = shape[0], T = shape[1], L = shape[2], D = state_RD.size(1), C = query_->shape[0];
   const at::ScalarType wide = parallel::wide_dtype(state_RD.scalar_type());
   const at::Tensor &key_row = pass.feed("pointer.key_row"), &key_slot = pass.feed("pointer.key_slot");
-  const auto memory_feed = [&](const char* name) {
-    const at::Tensor& feed = pass.feed(memory_tower_ + "." + name);
-    return (feed.numel() > 0 ? feed : at::zeros({1}, feed.options())).index_select(0, key_row).view({B, 1, L});
+  const auto of_keys = [&](const at::Tensor& feed_M) {
+    return (feed_M.numel() > 0 ? feed_M : at::zeros({1}, feed_M.options())).index_select(0, key_row).view({B, 1, L});
   };
-  const at::Tensor memory = memory_MD.size(0) > 0 ? memory_MD : at::zeros({1, D}, memory_MD.options());
+  const at::Tensor memory = from.state_MD.size(0) > 0 ? from.state_MD : at::zeros({1, D}, from.state_MD.options());
   const at::Tensor query_BTC = ops::linear(state_RD, query_->value).view({B, T, C});
   const at::Tensor key_BLC = ops::linear(memory, key_->value).index_select(0, key_row).view({B, L, C});
   const at::Tensor last_BT1 = pass.feed("pointer.last").view({B, T, 1}), before_BT1 = pass.feed("pointer.before").view({B, T, 1});
-  const at::Tensor one = memory_feed("previous").eq(last_BT1);
-  const at::Tensor two = one.logical_and(memory_feed("before").eq(before_BT1));
+  const at::Tensor one = of_keys(from.previous_M).eq(last_BT1);
+  const at::Tensor two = one.logical_and(of_keys(from.before_M).eq(before_BT1));
   // Padded keys carry the slot after the last one, whose log-probability is none.
   const at::Tensor bias_B1L = at::cat({slot_log_prob, at::full({1}, -1e30, slot_log_prob.options())}).index_select(0, key_slot).view({B, 1, L});
   const at::Tensor logits_BTL = at::bmm(query_BTC, key_BLC.transpose(1, 2)).to(wide) / std::sqrt(static_cast<double>(C)) + bias_B1L +
@@ -60,12 +65,14 @@ Head::Pointed Head::point(const at::Tensor& state_RD, const at::Tensor& memory_M
   out.log_copy_R = at::log_sigmoid(gate_R).masked_fill(any_R.logical_not(), -1e30);
   out.log_generate_R = at::log_sigmoid(-gate_R).masked_fill(any_R.logical_not(), 0.0);
   out.weight_RL = weight_BTL.view({B * T, L});
-  out.token_RL = memory_feed("token").expand({B, T, L}).reshape({B * T, L});
+  out.token_RL = of_keys(from.token_M).expand({B, T, L}).reshape({B * T, L});
   return out;
 }
 
 std::vector<WireShape> Head::shapes(const Pass& pass) const {
-  return {{{}, at::kDouble}, {{pass.feed("target.token").numel()}, parallel::wide_dtype(weight_->value.scalar_type())}};
+  const auto wide = parallel::wide_dtype(weight_->value.scalar_type());
+  if (pass.decoding == nullptr) return {{{}, at::kDouble}, {{pass.feed("target.token").numel()}, wide}};
+  return {{{0}, at::kDouble}, {{pass.feed("pointer.row").numel(), weight_->shape[0]}, wide}};
 }
 
 double Head::forward_flops(const Pass& pass) const {
@@ -81,6 +88,7 @@ double Head::forward_flops(const Pass& pass) const {
 }
 
 Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
+  if (pass.decoding != nullptr) return {at::Tensor(), log_probs(inputs, pass)};
   const at::Tensor& target_M = pass.feed("target.token");
   const at::ScalarType wide = parallel::wide_dtype(inputs[0].scalar_type());
   const auto target_log_prob = [&](const at::Tensor& hidden_MD) {
@@ -94,7 +102,7 @@ Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
   } else {
     const at::Tensor state_RD = inputs[0].index_select(0, pass.feed("pointer.row"));
     const at::Tensor& cell_M = pass.feed("pointer.cell");
-    const Pointed pointed = point(state_RD, inputs[1], inputs[2], pass);
+    const Pointed pointed = point(state_RD, memory_of(inputs[1], pass), inputs[2], pass);
     const at::Tensor hidden_MD = (state_RD + ops::linear(pointed.context_RD, context_->value)).index_select(0, cell_M);
     const at::Tensor matching_ML = pointed.token_RL.index_select(0, cell_M).eq(target_M.unsqueeze(1)).to(wide);
     const at::Tensor copy_M = (pointed.weight_RL.index_select(0, cell_M) * matching_ML).sum(1);
@@ -106,13 +114,19 @@ Tensors Head::forward(const Tensors& inputs, const Pass& pass) const {
   return {-(joint.to(at::kDouble).sum() / pass.feed("loss.tokens")), log_prob_M};
 }
 
-at::Tensor Head::log_probs(const at::Tensor& state_ND, const at::Tensor& memory_MD, const at::Tensor& slot_log_prob,
-                           const Pass& pass) const {
-  const at::ScalarType wide = parallel::wide_dtype(state_ND.scalar_type());
-  const at::Tensor state_RD = state_ND.index_select(0, pass.feed("pointer.row"));
-  const auto generate = [&](const at::Tensor& hidden) { return ops::linear(hidden, weight_->value).to(wide).log_softmax(1); };
+at::Tensor Head::log_probs(const Tensors& inputs, const Pass& pass) const {
+  const at::ScalarType wide = parallel::wide_dtype(inputs[0].scalar_type());
+  const at::Tensor state_RD = inputs[0].index_select(0, pass.feed("pointer.row"));
+  const auto generate = [&](const at::Tensor& hidden) {
+    const at::Tensor logits = ops::linear(hidden, weight_->value);
+    return tensor_parallel::all_columns(logits, weight_->shape[0], tp_).to(wide).log_softmax(1);
+  };
   if (!copies_) return generate(state_RD);
-  const Pointed pointed = point(state_RD, memory_MD, slot_log_prob, pass);
+  const Tensors& kept = pass.decoding->keep(name() + ".memory", [&] {
+    const Memory now = memory_of(inputs[1], pass);
+    return Tensors{now.state_MD, now.token_M, now.previous_M, now.before_M};
+  });
+  const Pointed pointed = point(state_RD, {kept[0], kept[1], kept[2], kept[3]}, inputs[2], pass);
   const at::Tensor generated_RV = generate(state_RD + ops::linear(pointed.context_RD, context_->value));
   const at::Tensor copied_RV = at::zeros_like(generated_RV).scatter_add(1, pointed.token_RL, pointed.weight_RL);
   return at::logaddexp(pointed.log_generate_R.unsqueeze(1) + generated_RV,

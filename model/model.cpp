@@ -33,23 +33,15 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
     memory_wire_ = "reader.states";
   }
   if (config.fusion == "prefix") memory_wire_ = "dec.states";
-  auto embed = std::make_unique<Embed>(store_, config, "dec", "");
-  decoder_embed_ = embed.get();
-  blocks_.push_back(std::move(embed));
+  blocks_.push_back(std::make_unique<Embed>(store_, config, "dec", ""));
   std::vector<std::string> mass_wires;
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
     const bool writes_mass = objectives.weight("adist") > 0 && config.reads_documents(i);
     if (writes_mass) mass_wires.push_back(concat("dec.mass.", i));
-    auto layer = std::make_unique<DecoderLayer>(store_, config, i, memory_wire_, writes_mass);
-    decoder_layers_.push_back(layer.get());
-    blocks_.push_back(std::move(layer));
+    blocks_.push_back(std::make_unique<DecoderLayer>(store_, config, i, memory_wire_, writes_mass));
   }
-  auto norm = std::make_unique<FinalNorm>(store_, config, concat("dec.h.", config.decoder_layers), "dec.states", "decoder.norm");
-  decoder_norm_ = norm.get();
-  blocks_.push_back(std::move(norm));
-  auto head = std::make_unique<Head>(store_, config, memory_wire_);
-  head_ = head.get();
-  blocks_.push_back(std::move(head));
+  blocks_.push_back(std::make_unique<FinalNorm>(store_, config, concat("dec.h.", config.decoder_layers), "dec.states", "decoder.norm"));
+  blocks_.push_back(std::make_unique<Head>(store_, config, memory_wire_));
   if (objectives.any()) blocks_.push_back(std::make_unique<ObjectiveLoss>(objectives, mass_wires));
   executor_ = std::make_unique<parallel::Executor>(blocks_);
 }

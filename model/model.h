@@ -29,11 +29,6 @@ class Model {
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
 
-  // Typed access for incremental decoding.
-  const Embed& decoder_embed() const { return *decoder_embed_; }
-  const std::vector<const DecoderLayer*>& decoder_layers() const { return decoder_layers_; }
-  const FinalNorm& decoder_norm() const { return *decoder_norm_; }
-  const Head& head() const { return *head_; }
   const std::string& memory_wire() const { return memory_wire_; }  // doc.states, reader.states or dec.states
 
   // Unit-length retrieval embeddings without gradient, [n, E] fp32 (fp64 in an fp64 model), on the CPU. tower: "doc" or
@@ -58,10 +53,6 @@ class Model {
   at::ScalarType dtype_ = at::kFloat;
   at::Device device_ = at::kMeta;
   std::string memory_wire_;
-  const Embed* decoder_embed_ = nullptr;
-  std::vector<const DecoderLayer*> decoder_layers_;
-  const FinalNorm* decoder_norm_ = nullptr;
-  const Head* head_ = nullptr;
 };
 
 }  // namespace contexture::model

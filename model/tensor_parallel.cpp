@@ -152,6 +152,10 @@ at::Tensor all_rows(const at::Tensor& own, const Group& group, int64_t num_rows)
   return group.shares_rows() ? move(own, Way::kGather, Way::kSlice, num_rows, group) : own;
 }
 
+at::Tensor all_columns(const at::Tensor& own, int64_t num_columns, Communicator* tp) {
+  return tp == nullptr ? own : gathered(own.t(), num_columns, tp).t().contiguous();
+}
+
 at::Tensor reduce(const at::Tensor& partial, Communicator* tp) {
   return tp == nullptr ? partial : Reduce::apply(partial, reinterpret_cast<int64_t>(tp));
 }

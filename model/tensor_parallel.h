@@ -41,5 +41,7 @@ at::Tensor for_rows(const parallel::Parameter& parameter, const Group& group);
 // Rows that are equal on all ranks to this rank's part of them, and back.
 at::Tensor own_rows(const at::Tensor& all_ND, const Group& group);
 at::Tensor all_rows(const at::Tensor& own, const Group& group, int64_t num_rows);
+// Columns that are shared out as a split parameter's rows are (Split with one run), whole on every rank. No gradient. tp null: own.
+at::Tensor all_columns(const at::Tensor& own, int64_t num_columns, parallel::Communicator* tp);
 
 }  // namespace contexture::model::tensor_parallel

@@ -17,6 +17,7 @@ using Tensors = std::vector<at::Tensor>;
 using Feeds = std::map<std::string, at::Tensor>;
 
 struct Slice;
+class Decoding;
 
 // What a block may know of the pass besides its wires. Feeds are read by name; a missing one is a Bug.
 class Pass {
@@ -30,6 +31,7 @@ class Pass {
   const int64_t step;
   const Slice* slice =
       nullptr;  // the rows that this pass is about, if not all of the microbatch (parallel/slice.h)
+  Decoding* decoding = nullptr;  // new rows of sequences whose earlier rows went before (parallel/decoding.h)
 
  private:
   const Feeds* feeds_;

@@ -102,13 +102,14 @@ const Wire& Executor::wire(const std::string& name) const {
   return wires_[it->second];
 }
 
-std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted) const {
+std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted, const WireValues& given) const {
   std::vector<bool> needed(blocks_->size(), wanted.empty());
   std::vector<std::string> todo = wanted;
   while (!todo.empty()) {
-    const int producer = wire(todo.back()).producer;
+    const Wire& next = wire(todo.back());
     todo.pop_back();
-    if (needed[producer]) continue;
+    const int producer = next.producer;
+    if (needed[producer] || given.count(next.name) != 0) continue;
     needed[producer] = true;
     const auto& in = (*blocks_)[producer]->inputs();
     todo.insert(todo.end(), in.begin(), in.end());
@@ -116,8 +117,21 @@ std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted) c
   return needed;
 }
 
+// Forgets what a block has read, if nobody else will.
+void Executor::free_inputs(const Block& block, int index, const std::vector<bool>& needed, const std::vector<std::string>& wanted,
+                           WireValues& values) const {
+  for (const std::string& name : block.inputs()) {
+    if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) continue;
+    const std::vector<int>& readers = wire(name).readers;
+    const bool read = std::all_of(readers.begin(), readers.end(), [&](int r) {
+      return !needed[r] || (r <= index && std::binary_search(stage_.begin(), stage_.end(), r));
+    });
+    if (read) values.erase(name);
+  }
+}
+
 ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted, const WireValues& given) const {
-  const std::vector<bool> needed = needed_for(wanted);
+  const std::vector<bool> needed = needed_for(wanted, given);
   ForwardPass result;
   result.pass_ = &pass;
   result.records_.resize(stage_.size());
@@ -150,6 +164,7 @@ ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std
     }
     if (!with_graph) record.outputs.clear();
     if (keep) result.records_[i] = std::move(record);
+    if (!grad && !wanted.empty()) free_inputs(block, stage_[i], needed, wanted, result.values_);
   }
   return result;
 }

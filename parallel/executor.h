@@ -51,7 +51,8 @@ class Executor {
   explicit Executor(const BlockList& blocks, std::set<std::string> recompute = {}, std::vector<int> stage = {});
 
   // Runs those of its blocks whose outputs are needed for `wanted` (all when empty). With grad, keeps what backward needs;
-  // the pass (and its feeds) must live until then. given: values of wires that other stages write.
+  // the pass (and its feeds) must live until then; without, and with `wanted`, frees every other wire after its last reader, unless that is
+  // of another stage. given: values of wires that are known, or that other stages write.
   ForwardPass forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted = {}, const WireValues& given = {}) const;
 
   // Backpropagates the given wire gradients (a loss wire takes a ones scalar) and adds the parameters' gradients
@@ -66,8 +67,8 @@ class Executor {
   const Wire& wire(const std::string& name) const;           // throws Bug on an unknown name
   // True for wires behind which there is a trainable parameter.
   bool wants_grad(const std::string& wire) const { return differentiable_.count(wire) != 0; }
-  // Blocks of the whole list that are needed for `wanted`.
-  std::vector<bool> needed_for(const std::vector<std::string>& wanted) const;
+  // Blocks of the whole list that are needed for `wanted` by those who have the given wires.
+  std::vector<bool> needed_for(const std::vector<std::string>& wanted, const WireValues& given = {}) const;
   // Called around every use of a block's parameters.
   void set_parameter_hooks(BlockHook before, BlockHook after);
   // Called after each block's backward, whether it had a gradient or not.
@@ -75,6 +76,7 @@ class Executor {
   std::map<std::string, BlockTime>& times() const { return times_; }  // per block name; written by both passes
 
  private:
+  void free_inputs(const Block& block, int index, const std::vector<bool>& needed, const std::vector<std::string>& wanted, WireValues& values) const;
   void run_backward(const Block& block, int index, ForwardPass::Record record, const Tensors& grads, const Pass& pass,
                     std::map<std::string, Tensors>& terms, Deferred* deferred) const;
   const BlockList* blocks_;

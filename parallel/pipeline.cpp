@@ -271,11 +271,17 @@ void Pipeline::forward_backward(const Passes& passes, const Roots& roots,
   for (Pending& pending : step.sent_gradients) pending.wait();
 }
 
+int Pipeline::rank_of(const std::string& wire) const { return plan_.wires.at(wire).rank; }
+
 std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes,
-                                          const std::vector<std::string>& wanted) {
+                                          const std::vector<std::string>& wanted,
+                                          const WireValues& given,
+                                          const std::vector<std::string>& here) {
   std::vector<WireValues> out(passes.size());
   if (!passes.empty()) open_links(passes.front()->device);
-  const std::vector<bool> needed = whole_.needed_for(wanted);
+  std::vector<std::string> all = wanted;
+  all.insert(all.end(), here.begin(), here.end());
+  const std::vector<bool> needed = whole_.needed_for(all, given);
   // Ranks that read a wire in this pass: those that run a needed reader.
   const auto readers_of = [&](const std::string& name) {
     std::set<int> ranks;
@@ -290,7 +296,8 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
   std::map<int, std::vector<std::string>> incoming;
   for (const Wire& wire : whole_.wires()) {
     const WirePlan& plan = plan_.wires.at(wire.name);
-    if (plan.rank != rank_ && needed[wire.producer] && readers_of(wire.name).count(rank_) != 0)
+    if (plan.rank != rank_ && needed[wire.producer] && given.count(wire.name) == 0 &&
+        readers_of(wire.name).count(rank_) != 0)
       incoming[plan.rank].push_back(wire.name);
   }
   for (auto& [sender, names] : incoming) {
@@ -301,7 +308,7 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
   std::vector<Pending> sent;
   std::vector<at::Tensor> kept;
   for (size_t m = 0; m < passes.size(); ++m) {
-    WireValues at_hand;
+    WireValues at_hand = given;
     for (const StagePlan& stage : plan_.stages) {
       if (std::none_of(stage.blocks.begin(), stage.blocks.end(), [&](int b) { return needed[b]; }))
         continue;
@@ -318,11 +325,10 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
           if (next == name) break;
         }
       }
-      const ForwardPass forward =
-          stage.executor->forward(*passes[m], /*grad=*/false, wanted, at_hand);
+      const ForwardPass forward = stage.executor->forward(*passes[m], /*grad=*/false, all, at_hand);
       for (const std::string& name : stage.outputs) {
         const WirePlan& wire = plan_.wires.at(name);
-        if (!needed[whole_.wire(name).producer]) continue;
+        if (!forward.has(name) || given.count(name) != 0) continue;  // nobody else reads it
         at_hand[name] = forward.wire(name);
         if (wire.remote_ranks.empty() || at_hand[name].numel() == 0) continue;
         const std::set<int> readers = readers_of(name);
@@ -332,7 +338,7 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
           sent.push_back(pp_->send(kept.back(), reader, tag(wire, static_cast<int>(m), false)));
       }
     }
-    for (const std::string& name : wanted) {
+    for (const std::string& name : all) {
       const auto it = at_hand.find(name);
       if (it != at_hand.end() && plan_.wires.at(name).rank == rank_)
         out[m][name] = it->second.contiguous();

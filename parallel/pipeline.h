@@ -43,9 +43,13 @@ class Pipeline {
   // Which blocks run in slices, if not those that run by rows (Block::by_rows).
   void set_sliced(std::function<bool(const Block&)> sliced) { sliced_ = std::move(sliced); }
 
-  // The values of `wanted` wires, without gradient, per pass; on every rank of the pipeline.
+  // The values of `wanted` wires, without gradient, per pass, on every rank of the pipeline; and of
+  // those wanted `here`, on the rank that writes them. given: wires whose values every rank has,
+  // for all passes: what writes them does not run.
   std::vector<WireValues> forward(const std::vector<const Pass*>& passes,
-                                  const std::vector<std::string>& wanted);
+                                  const std::vector<std::string>& wanted,
+                                  const WireValues& given = {},
+                                  const std::vector<std::string>& here = {});
 
   // Called after a block's backward has added to its gradients (at the end of its stage's
   // weight-gradient work where that is put off); last: no microbatch will add more in this step.
@@ -57,6 +61,7 @@ class Pipeline {
                            std::function<void(const Block&)> after);
 
   int rank() const { return rank_; }
+  int rank_of(const std::string& wire) const;  // that writes it
   const Schedule& schedule_for(int num_microbatches, int num_slices = 1) const;
   const std::vector<TimedAction>& timeline() const {
     return timeline_;

@@ -197,17 +197,6 @@ std::vector<Ranking> Retriever::search(const at::Tensor& query_BE, int64_t k) co
   return index_->search(floats(queries), k);
 }
 
-void Retriever::assist() const {
-  if (!sharded()) return;
-  const at::Tensor nothing = at::empty({0, index_->dim()}, at::kFloat);
-  while (search_all_ranks(nothing, 0)) {
-  }
-}
-
-void Retriever::release() const {
-  if (sharded()) search_all_ranks(at::empty({0, index_->dim()}, at::kFloat), 0);
-}
-
 std::vector<Ranking> Retriever::look_up(const at::Tensor& query_BE, int64_t k) {
   probe_BE_ = query_BE;
   return search(query_BE, k);
@@ -314,10 +303,11 @@ bool Retriever::after_step(int64_t step) {
 }
 
 void Retriever::update(int64_t row) {
-  CONTEXTURE_INVARIANT(groups_.world == nullptr, "an edit over many ranks");
-  const at::Tensor vector = to_float(embed_({&documents_->sequence(row)}));
-  index_->replace(std::span<const int64_t>(&row, 1), floats(vector));
-  if (vectors_UE_.defined()) vectors_UE_.select(0, row).copy_(vector[0]);
+  const at::Tensor vector = embed_some({&documents_->sequence(row)});
+  if (!holds_index() || !kept().has(row)) return;
+  const int64_t mine = row - kept().begin;
+  index_->replace(std::span<const int64_t>(&mine, 1), floats(vector));
+  if (vectors_UE_.defined()) vectors_UE_.select(0, mine).copy_(vector[0]);
 }
 
 Retriever::State Retriever::state() const {

@@ -102,15 +102,11 @@ class Retriever {
   bool counts() const { return config_.partial_every > 0; }
   void count(const at::Tensor& rows);
 
-  // While rank 0 searches for itself, the other ranks assist it until it releases them. Nothing to do unless sharded.
-  void assist() const;
-  void release() const;
-
   // Call once after each optimizer step, with the number of steps done. True when the index changed.
   bool after_step(int64_t step);
   void refresh_now(int64_t step);
 
-  // Vectors of one document from the live encoder: after an edit. In one process.
+  // Vectors of one document from the live encoder: after an edit. Collective.
   void update(int64_t row);
 
   int64_t refreshed_at() const { return refreshed_at_; }  // step whose weights made the vectors

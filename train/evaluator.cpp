@@ -43,9 +43,9 @@ Json interval(const std::vector<double>& each) {
 
 }  // namespace
 
-Evaluator::Evaluator(const RunConfig& config, const model::Model& model, retriever::Documents& documents,
-                     retriever::Corpus& corpus, retriever::Retriever& retriever, const ExampleEncoder& encoder)
-    : config_(&config), model_(&model), documents_(&documents), corpus_(&corpus), retriever_(&retriever), encoder_(&encoder) {}
+int64_t Evaluator::documents_read() const {
+  return config_->eval.documents > 0 ? config_->eval.documents : config_->retriever.documents;
+}
 
 std::vector<const data::Example*> Evaluator::choose(const PictureSet& set, int64_t count) {
   const int64_t n = static_cast<int64_t>(set.set.examples.size());
@@ -55,33 +55,37 @@ std::vector<const data::Example*> Evaluator::choose(const PictureSet& set, int64
   return out;
 }
 
-std::vector<retriever::Ranking> Evaluator::rank(const PictureSet& set, const std::vector<const data::Example*>& examples,
-                                                int64_t k) const {
-  std::vector<PreparedInput> inputs;
-  std::vector<const model::Sequence*> queries;
-  for (const data::Example* e : examples) inputs.push_back(encoder_->encode(*e, "", set.picture(*e).get(), 0));
-  for (const PreparedInput& input : inputs) queries.push_back(&input.query);
-  return retriever_->search(model_->embed("query", queries), k);
+std::pair<int64_t, int64_t> Evaluator::part_of_replica(int64_t count) const {
+  const parallel::Groups& groups = session_->engine().groups();
+  return parallel::part_of(count, {groups.dp_rank(), groups.dp_size()});
 }
 
-std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector<const data::Example*>& examples,
-                                        Reading reading) const {
-  const int64_t k = config_->eval.documents > 0 ? config_->eval.documents : config_->retriever.documents;
+std::vector<retriever::Ranking> Evaluator::rank(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                                                int64_t k) const {
+  const auto [begin, end] = part_of_replica(static_cast<int64_t>(examples.size()));
+  std::vector<PreparedInput> inputs;
+  std::vector<const model::Sequence*> queries;
+  for (int64_t i = begin; i < end; ++i) inputs.push_back(session_->encoder().encode(*examples[i], "", set.picture(*examples[i]).get(), 0));
+  for (const PreparedInput& input : inputs) queries.push_back(&input.query);
+  const at::Tensor found = session_->search(queries, k);
+  return rankings(session_->engine().gather_rows(found.view({end - begin, 2 * k})).view({-1, k, 2}));
+}
+
+std::vector<Answered> Evaluator::with_documents(const std::vector<const data::Example*>& examples,
+                                                const std::vector<retriever::Ranking>& rankings, Reading reading) const {
   std::vector<Answered> out(examples.size());
-  std::vector<retriever::Ranking> rankings;
-  if (reading == Reading::kRetrieved) rankings = rank(set, examples, std::max<int64_t>(k, 1));
   for (size_t i = 0; i < examples.size(); ++i) {
     out[i].example = examples[i];
     const auto give = [&](const std::vector<std::string>& ids) {
       for (const std::string& id : ids) {
-        out[i].documents.push_back(corpus_->row_of(id));
+        out[i].documents.push_back(session_->corpus().row_of(id));
         out[i].scores.push_back(0.0);
         break;
       }
     };
     if (reading == Reading::kRetrieved) {
       for (const retriever::Hit& hit : rankings[i]) {
-        if (static_cast<int64_t>(out[i].documents.size()) >= k) break;
+        if (static_cast<int64_t>(out[i].documents.size()) >= documents_read()) break;
         out[i].documents.push_back(hit.row);
         out[i].scores.push_back(hit.score);
       }
@@ -97,26 +101,77 @@ std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector
       }
     }
   }
-  const size_t batch_size = static_cast<size_t>(config_->eval.batch_size);
-  for (size_t begin = 0; begin < examples.size(); begin += batch_size) {
-    const size_t end = std::min(examples.size(), begin + batch_size);
-    model::Microbatch batch;
-    std::map<int64_t, int32_t> place;
-    for (size_t i = begin; i < end; ++i) {
-      const PreparedInput prepared = encoder_->encode(*examples[i], "", set.picture(*examples[i]).get(), 0);
-      model::Input input{prepared.query, prepared.prompt, {}, {}};
-      for (const int64_t row : out[i].documents) {
-        const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(batch.documents.size()));
-        if (fresh) batch.documents.push_back(documents_->sequence(row));
-        input.documents.push_back(it->second);
-      }
-      batch.inputs.push_back(std::move(input));
+  return out;
+}
+
+std::vector<eval::Generated> Evaluator::generate(const PictureSet& set, const std::vector<Answered>& asked, size_t begin,
+                                                 size_t end) const {
+  model::Microbatch batch;
+  std::map<int64_t, int32_t> place;
+  for (size_t i = begin; i < end; ++i) {
+    const data::Example& example = *asked[i].example;
+    const PreparedInput prepared = session_->encoder().encode(example, "", set.picture(example).get(), 0);
+    model::Input input{prepared.query, prepared.prompt, {}, {}};
+    for (const int64_t row : asked[i].documents) {
+      const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(batch.documents.size()));
+      if (fresh) batch.documents.push_back(session_->documents().sequence(row));
+      input.documents.push_back(it->second);
     }
-    std::vector<eval::Generated> generated = eval::generate(*model_, batch, config_->generate_options());
-    for (size_t i = begin; i < end; ++i) {
-      out[i].generated = std::move(generated[i - begin]);
-      out[i].answer = encoder_->tokenizer().decode(out[i].generated.tokens);
-    }
+    batch.inputs.push_back(std::move(input));
+  }
+  return eval::generate(session_->model(), session_->inference(), batch, config_->generate_options());
+}
+
+std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                                        Reading reading) const {
+  std::vector<retriever::Ranking> rankings;
+  if (reading == Reading::kRetrieved) rankings = rank(set, examples, std::max<int64_t>(documents_read(), 1));
+  std::vector<Answered> out = with_documents(examples, rankings, reading);
+  // Each replica answers some of the batches, which are the same in every layout.
+  const auto size = config_->eval.batch_size, total = static_cast<int64_t>(out.size()), batches = (total + size - 1) / size;
+  const auto [first, last] = part_of_replica(batches);
+  const int64_t rounds = session_->inference().most(last - first);
+  std::vector<eval::Generated> mine;
+  for (int64_t b = first; b < first + rounds; ++b) {
+    const int64_t begin = b < last ? b * size : 0;  // beyond its own, again the first, with those who are not done
+    std::vector<eval::Generated> generated =
+        generate(set, out, static_cast<size_t>(begin), static_cast<size_t>(std::min(total, begin + size)));
+    if (b < last) std::move(generated.begin(), generated.end(), std::back_inserter(mine));
+  }
+  std::vector<eval::Generated> all = shared(std::move(mine), out, config_->generate_options().max_new_tokens);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i].generated = std::move(all[i]);
+    out[i].answer = session_->encoder().tokenizer().decode(out[i].generated.tokens);
+  }
+  return out;
+}
+
+// What all replicas have generated, one after the other.
+std::vector<eval::Generated> Evaluator::shared(std::vector<eval::Generated> mine, const std::vector<Answered>& asked, int64_t most_tokens) const {
+  if (session_->engine().groups().dp == nullptr) return mine;
+  size_t most_documents = 0;
+  for (const Answered& a : asked) most_documents = std::max(most_documents, a.documents.size());
+  const auto D = static_cast<int64_t>(most_documents);
+  // A row each: how many tokens, their log-probability, the tokens, and of each document probability and share.
+  const at::Tensor rows = at::zeros({static_cast<int64_t>(mine.size()), 2 + most_tokens + 2 * D}, at::kDouble);
+  const auto copy = [](const auto& from, double* to) { std::copy(from.begin(), from.end(), to); };
+  for (size_t i = 0; i < mine.size(); ++i) {
+    double* row = rows.data_ptr<double>() + static_cast<int64_t>(i) * rows.size(1);
+    row[0] = static_cast<double>(mine[i].tokens.size());
+    row[1] = mine[i].log_prob;
+    copy(mine[i].tokens, row + 2);
+    copy(mine[i].document_prob, row + 2 + most_tokens);
+    copy(mine[i].document_share, row + 2 + most_tokens + D);
+  }
+  const at::Tensor all = session_->engine().gather_rows(rows);
+  std::vector<eval::Generated> out(asked.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double* row = all.data_ptr<double>() + static_cast<int64_t>(i) * all.size(1);
+    const double *probability = row + 2 + most_tokens, *share = probability + D;
+    out[i].tokens.assign(row + 2, row + 2 + static_cast<int64_t>(row[0]));
+    out[i].log_prob = row[1];
+    out[i].document_prob.assign(probability, probability + asked[i].documents.size());
+    out[i].document_share.assign(share, share + asked[i].documents.size());
   }
   return out;
 }
@@ -128,7 +183,7 @@ Json Evaluator::quick(const PictureSet& set, const std::vector<const data::Examp
   const auto rankings = rank(set, examples, 20);
   for (size_t i = 0; i < examples.size(); ++i) {
     queries.push_back({{}, examples[i]->documents});
-    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(corpus_->document(hit.row).id);
+    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
   }
   const auto ranking = eval::score_rankings(queries, {1, 5});
   return {{"n", examples.size()},
@@ -168,7 +223,7 @@ Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Ex
   std::vector<double> first, five;
   for (size_t i = 0; i < examples.size(); ++i) {
     queries.push_back({{}, examples[i]->documents});
-    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(corpus_->document(hit.row).id);
+    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
     first.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 1));
     five.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 5));
   }
@@ -185,12 +240,12 @@ Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
             {"em", scores.em / 100}, {"f1", scores.f1 / 100}, {"gold_ids", a.example->documents}, {"documents", Json::array()}};
   if (const auto picture = set.picture(*a.example)) card["query_image"] = data_uri(*picture);
   for (size_t k = 0; k < a.documents.size(); ++k) {
-    const data::Document& document = corpus_->document(a.documents[k]);
+    const data::Document& document = session_->corpus().document(a.documents[k]);
     const auto& gold = a.example->documents;
     Json entry{{"id", document.id}, {"title", document.title}, {"text", document.text}, {"score", a.scores[k]},
                {"probability", a.generated.document_prob[k]}, {"attention", a.generated.document_share[k]},
                {"is_gold", std::find(gold.begin(), gold.end(), document.id) != gold.end()}};
-    if (const data::Image* picture = documents_->picture(a.documents[k])) entry["image"] = data_uri(*picture);
+    if (const data::Image* picture = session_->documents().picture(a.documents[k])) entry["image"] = data_uri(*picture);
     card["documents"].push_back(entry);
   }
   return card;
@@ -202,7 +257,7 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
   std::map<std::string, std::vector<const data::Example*>> by_type;
   for (const data::Example* e : examples) {
     if (e->documents.empty()) continue;
-    const Json& meta = corpus_->document(corpus_->row_of(e->documents[0])).meta;
+    const Json& meta = session_->corpus().document(session_->corpus().row_of(e->documents[0])).meta;
     if (meta.contains("facts") && meta["facts"].contains(e->type)) by_type[e->type].push_back(e);
   }
   int64_t followed = 0;
@@ -211,8 +266,8 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     std::set<std::string> distinct;
     std::map<int64_t, std::vector<std::string>> values;  // row -> its present values
     for (const data::Example* e : questions) {
-      const int64_t row = corpus_->row_of(e->documents[0]);
-      values[row] = corpus_->document(row).meta["facts"][type].get<std::vector<std::string>>();
+      const int64_t row = session_->corpus().row_of(e->documents[0]);
+      values[row] = session_->corpus().document(row).meta["facts"][type].get<std::vector<std::string>>();
       distinct.insert(values[row].begin(), values[row].end());
     }
     const std::vector<std::string> pool(distinct.begin(), distinct.end());
@@ -223,7 +278,7 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     if (shown != nullptr) carded.push_back(questions[(2 * shown->size() + 1) * questions.size() / (2 * by_type.size())]);
     const std::vector<Answered> before = answer(set, carded, Reading::kRetrieved);
     for (const auto& [row, old] : values) {
-      data::Document document = corpus_->document(row);
+      data::Document document = session_->corpus().document(row);
       std::vector<data::Swap> swaps;
       Stream stream(0, "edit-follow:" + type, static_cast<uint64_t>(row));
       std::set<std::string> taken(old.begin(), old.end());
@@ -241,16 +296,16 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
         continue;
       }
       document.text = data::replace_words(document.text, swaps);
-      originals.emplace_back(row, corpus_->edit(row, std::move(document)));
-      documents_->reload(row);
-      retriever_->update(row);
+      originals.emplace_back(row, session_->corpus().edit(row, std::move(document)));
+      session_->documents().reload(row);
+      session_->retriever().update(row);
     }
     std::vector<const data::Example*> asked_now;
     for (const data::Example* e : questions) {
-      if (expected.count(corpus_->row_of(e->documents[0])) != 0) asked_now.push_back(e);
+      if (expected.count(session_->corpus().row_of(e->documents[0])) != 0) asked_now.push_back(e);
     }
     for (const Answered& a : answer(set, asked_now, Reading::kRetrieved)) {
-      const int64_t row = corpus_->row_of(a.example->documents[0]);
+      const int64_t row = session_->corpus().row_of(a.example->documents[0]);
       const bool follows = eval::exact_match(a.answer, expected.at(row)) > 0;
       followed += follows ? 1 : 0;
       *asked += 1;
@@ -261,9 +316,9 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
       shown->push_back(card);
     }
     for (auto& [row, original] : originals) {
-      corpus_->edit(row, std::move(original));
-      documents_->reload(row);
-      retriever_->update(row);
+      session_->corpus().edit(row, std::move(original));
+      session_->documents().reload(row);
+      session_->retriever().update(row);
     }
   }
   return *asked == 0 ? 0.0 : 100.0 * static_cast<double>(followed) / static_cast<double>(*asked);

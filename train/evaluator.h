@@ -1,11 +1,12 @@
 // Evaluation on held-out examples: the same questions answered with retrieved documents, with the gold document, with a
-// wrong one, and closed-book; and the index-edit test: a fact of a document is changed, and the answer must follow.
+// wrong one, and closed-book; and the index-edit test: a fact of a document is changed, and the answer must follow. The model stays spread
+// as it is: every rank calls the same functions with the same arguments, replicas share the questions out, and all ranks get the results.
 #pragma once
 #include <optional>
 
 #include "core/json.h"
 #include "eval/generate.h"
-#include "train/step_data.h"
+#include "train/session.h"
 
 namespace contexture::train {
 
@@ -21,9 +22,8 @@ struct Answered {
 
 class Evaluator {
  public:
-  // All must outlive this. The retriever is refreshed by the caller.
-  Evaluator(const RunConfig& config, const model::Model& model, retriever::Documents& documents, retriever::Corpus& corpus,
-            retriever::Retriever& retriever, const ExampleEncoder& encoder);
+  // The session must outlive this. Its retriever is refreshed by the caller.
+  explicit Evaluator(Session& session) : session_(&session), config_(&session.config()) {}
 
   // `count` evenly spaced examples of the set (0: all).
   static std::vector<const data::Example*> choose(const PictureSet& set, int64_t count);
@@ -43,13 +43,16 @@ class Evaluator {
 
  private:
   std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;
+  int64_t documents_read() const;  // by a question
+  std::pair<int64_t, int64_t> part_of_replica(int64_t count) const;  // begin and end of what this one does
+  // What each question reads, in the order of the examples.
+  std::vector<Answered> with_documents(const std::vector<const data::Example*>& examples, const std::vector<retriever::Ranking>& rankings,
+                                       Reading reading) const;
+  std::vector<eval::Generated> generate(const PictureSet& set, const std::vector<Answered>& asked, size_t begin, size_t end) const;
+  std::vector<eval::Generated> shared(std::vector<eval::Generated> mine, const std::vector<Answered>& asked, int64_t most_tokens) const;
   Json sample(const PictureSet& set, const Answered& answered) const;
+  Session* session_;
   const RunConfig* config_;
-  const model::Model* model_;
-  retriever::Documents* documents_;
-  retriever::Corpus* corpus_;
-  retriever::Retriever* retriever_;
-  const ExampleEncoder* encoder_;
 };
 
 }  // namespace contexture::train

@@ -222,12 +222,11 @@ void AdamW::load(const NamedTensors& model, const NamedTensors& optimizer) {
   engine_->sharding().publish();
 }
 
-void load_parameters(parallel::ParameterStore& store, const NamedTensors& model) {
-  const at::NoGradGuard no_grad;
+void load_parameters(parallel::Engine& engine, const NamedTensors& model) {
   std::string problems;
-  for (const auto& p : store.all()) {
+  for (const auto& p : engine.store().all()) {
     const at::Tensor value = checked(model, p->name, p->shape, problems);
-    if (value.defined()) p->value.detach().copy_(value);
+    if (value.defined() && engine.owned(*p)) engine.sharding().set_value(*p, p->local(value));
   }
   CONTEXTURE_DATA_REQUIRE(problems.empty(), "the checkpoint does not fit this model:", problems);
 }

@@ -98,7 +98,7 @@ class AdamW {
   std::vector<Slot> slots_;
 };
 
-// Sets the store's values from a "model" file of a checkpoint. Throws DataError listing what is missing or misshapen.
-void load_parameters(parallel::ParameterStore& store, const parallel::NamedTensors& model);
+// Sets the values of this rank's parameters from a "model" file of a checkpoint. Throws DataError listing what is missing or misshapen.
+void load_parameters(parallel::Engine& engine, const parallel::NamedTensors& model);
 
 }  // namespace contexture::train

@@ -63,6 +63,7 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   apply_groups(config_.optimizer, model_->parameters());
   engine_ = std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement), model_->blocks(),
                                                model_->parameters());
+  inference_ = std::make_unique<parallel::Inference>(*engine_);
   if (config_.parallel.encode_once == "replica") {
     engine_->pipeline().set_sliced([](const parallel::Block& block) { return !encodes_documents(block); });
   }
@@ -75,17 +76,38 @@ void Session::start_from_published(AdamW& optimizer) {
 }
 
 at::Tensor Session::embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences) {
-  const parallel::Groups& groups = engine_->groups();
-  if (groups.world == nullptr) return model_->embed(tower, sequences);
   const std::string wire = tower + ".embedding";
-  const auto run = [&](const parallel::Pass& pass) { return engine_->pipeline().forward({&pass}, {wire}).front().at(wire); };
-  const auto agree = [&](int64_t passes) {
-    if (engine_->sharding().zero() < 3 || groups.dp == nullptr) return passes;
-    const at::Tensor most = at::full({1}, passes, at::kLong);  // every pass gathers weights from all replicas
-    groups.dp->all_reduce(most, parallel::ReduceOp::kMax).wait();
-    return most.item<int64_t>();
-  };
-  return model_->embed(tower, sequences, run, agree);
+  return model_->embed(tower, sequences, [&](const parallel::Pass& pass) { return inference_->run(pass, {wire}).at(wire); },
+                       [&](int64_t passes) { return inference_->most(passes); });
+}
+
+at::Tensor Session::search(const std::vector<const model::Sequence*>& queries, int64_t k) {
+  const at::Tensor query_BE = embed("query", queries);
+  const at::Tensor found = at::full({static_cast<int64_t>(queries.size()), k, 2}, -1.0, at::kDouble);
+  if (retriever_->holds_index()) {
+    const int64_t asked = engine_->groups().first_of_replica() ? query_BE.size(0) : 0;
+    double* cell = found.data_ptr<double>();
+    for (const retriever::Ranking& ranking : retriever_->search(query_BE.narrow(0, 0, asked), k)) {
+      for (size_t r = 0; r < ranking.size(); ++r) {
+        cell[2 * r] = static_cast<double>(ranking[r].row);
+        cell[2 * r + 1] = ranking[r].score;
+      }
+      cell += 2 * k;
+    }
+  }
+  if (found.numel() > 0) engine_->share_in_replica(found);
+  return found;
+}
+
+std::vector<retriever::Ranking> rankings(const at::Tensor& found) {
+  std::vector<retriever::Ranking> out(found.size(0));
+  const int64_t k = found.size(1);
+  const double* cell = found.data_ptr<double>();
+  for (retriever::Ranking& ranking : out) {
+    for (int64_t r = 0; r < k && cell[2 * r] >= 0; ++r) ranking.push_back({static_cast<int64_t>(cell[2 * r]), cell[2 * r + 1]});
+    cell += 2 * k;
+  }
+  return out;
 }
 
 void Session::make_retriever(const std::optional<retriever::Retriever::State>& state) {
@@ -95,38 +117,27 @@ void Session::make_retriever(const std::optional<retriever::Retriever::State>& s
       groups.world == nullptr ? model_.get() : nullptr, groups, state);
 }
 
-std::shared_ptr<const model::Model> Session::whole_model() {
-  if (engine_->groups().world == nullptr) return model_;
-  std::shared_ptr<model::Model> whole;
-  if (engine_->groups().rank() == 0) {
-    whole = std::make_shared<model::Model>(config_.model, nullptr, false, model_->objectives());
-    whole->materialise(model_->dtype(), model_->device(), 0);
-  }
-  const at::NoGradGuard no_grad;
-  for (const auto& p : model_->parameters().all()) {
-    const at::Tensor local = engine_->owned(*p) ? engine_->sharding().whole_value(*p) : at::Tensor();
-    const at::Tensor value = engine_->logical(*p, local, model_->dtype());
-    if (whole) whole->parameters().at(p->name).value.detach().copy_(value);
-  }
-  return whole;
-}
-
-std::unique_ptr<Session> open_run(const fs::path& run_dir, const std::vector<std::string>& overrides, data::BadRecords& bad,
-                                  int64_t step, bool with_index) {
+RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& overrides) {
   const fs::path resolved = run_dir / "config.resolved.json";
   CONTEXTURE_DATA_REQUIRE(fs::exists(resolved), run_dir.string(), " is no run: config.resolved.json is missing.");
   RunConfig config;
   apply_json(config, read_file(resolved), resolved.string());
+  config.parallel.dp = 0;
   for (const std::string& set : overrides) apply_set(config, set);
   config.run.dir = run_dir.string();
-  const std::vector<int64_t> steps = parallel::list_checkpoints(run_dir / "checkpoints");
-  CONTEXTURE_DATA_REQUIRE(!steps.empty(), run_dir.string(), " has no complete checkpoint yet.");
+  return config;
+}
+
+std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step, bool with_index,
+                                  parallel::Groups groups) {
+  const fs::path checkpoints = fs::path(settings.run.dir) / "checkpoints";
+  const std::vector<int64_t> steps = parallel::list_checkpoints(checkpoints);
+  CONTEXTURE_DATA_REQUIRE(!steps.empty(), settings.run.dir, " has no complete checkpoint yet.");
   const int64_t chosen = step < 0 ? steps.back() : step;
-  const parallel::Checkpoint checkpoint =
-      parallel::load_checkpoint(parallel::checkpoint_path(run_dir / "checkpoints", chosen), {"model"});
-  apply_threads(config.run);
-  auto session = std::make_unique<Session>(config, bad);
-  load_parameters(session->model().parameters(), checkpoint.files.at("model"));
+  const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, chosen), {"model"});
+  apply_threads(settings.run);
+  auto session = std::make_unique<Session>(settings, bad, std::move(groups));
+  load_parameters(session->engine(), checkpoint.files.at("model"));
   if (with_index) session->make_retriever();
   return session;
 }

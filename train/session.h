@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "parallel/checkpoint.h"
-#include "parallel/engine.h"
+#include "parallel/inference.h"
 #include "train/config.h"
 #include "train/optimizer.h"
 #include "train/step_data.h"
@@ -31,8 +31,9 @@ class Session {
 
   // Embeddings of each replica's own queries, on all its ranks. Collective.
   at::Tensor embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences);
-  // The model with all its weights: on world rank 0 (a copy, if the model is spread), null on others. Collective.
-  std::shared_ptr<const model::Model> whole_model();
+  // The best k documents of each of the replica's own queries, on all its ranks: row (-1: there are fewer) and score, [n, k, 2] fp64.
+  // Collective over the world, also for a replica without queries.
+  at::Tensor search(const std::vector<const model::Sequence*>& queries, int64_t k);
 
   const RunConfig& config() const { return config_; }
   std::shared_ptr<const data::Tokenizer> tokenizer() const { return tokenizer_; }
@@ -40,6 +41,7 @@ class Session {
   retriever::Documents& documents() { return *documents_; }
   model::Model& model() { return *model_; }
   parallel::Engine& engine() { return *engine_; }
+  const parallel::Inference& inference() const { return *inference_; }
   retriever::Retriever& retriever() { return *retriever_; }
   const ExampleEncoder& encoder() const { return *encoder_; }
 
@@ -50,15 +52,22 @@ class Session {
   std::unique_ptr<retriever::Documents> documents_;
   std::shared_ptr<model::Model> model_;
   std::unique_ptr<parallel::Engine> engine_;
+  std::unique_ptr<parallel::Inference> inference_;
   std::unique_ptr<retriever::Retriever> retriever_;
   std::unique_ptr<ExampleEncoder> encoder_;
 };
 
-// Opens a finished or stopped run for use: its config, the weights of a checkpoint (step -1: the newest complete one), and
-// the corpus indexed anew with these weights, unless with_index is false. Settings in `overrides` ("eval.documents=4")
-// come on top. Throws DataError when there is none.
-std::unique_ptr<Session> open_run(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides,
-                                  data::BadRecords& bad, int64_t step = -1, bool with_index = true);
+// What Session::search found, as rankings.
+std::vector<retriever::Ranking> rankings(const at::Tensor& found);
+
+// The settings of a finished or stopped run, with `overrides` ("eval.documents=4") on top; parallel.dp is 0 unless they say
+// otherwise. Throws DataError when the folder is no run.
+RunConfig settings_of(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides);
+// Opens the run for use: the weights of a checkpoint (step -1: the newest complete one), and the corpus indexed anew with these
+// weights, unless with_index is false. groups: each rank then holds its part of the model, in whatever layout it was trained. Throws DataError
+// when there is no checkpoint.
+std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step = -1, bool with_index = true,
+                                  parallel::Groups groups = {});
 
 // The retriever's part of a checkpoint, out and in. Out: of this rank's; first: of the world.
 void save_retriever(const retriever::Retriever& retriever, bool first, parallel::Checkpoint& checkpoint);

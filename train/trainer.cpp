@@ -74,7 +74,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   session_ = std::make_unique<Session>(config_, bad_, std::move(groups));
   config_ = session_->config();
   maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(), session_->documents(), session_->tokenizer(), bad_);
-  if (!config_.data.dev.empty() && first) {
+  if (!config_.data.dev.empty()) {
     dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
   }
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
@@ -244,37 +244,21 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
 
 void Trainer::evaluate(int64_t step) {
   set_phase("evaluation");
-  const std::shared_ptr<const model::Model> whole = session_->whole_model();
-  const auto& world = session_->engine().groups().world;
-  // Rank 0 evaluates; the others wait, however long it takes, and search their share of the index for it.
-  if (world) world->set_deadline(1e6);
-  if (whole) {
-    score(step, *whole);
-    session_->retriever().release();
-  } else {
-    session_->retriever().assist();
+  // Replicas with fewer or shorter answers to write wait for the others.
+  if (const auto& world = session_->engine().groups().world) world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));
+  const Json figures = Evaluator(*session_).quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
+  if (writes()) {
+    metrics_->append({{"step", step}, {"time_s", train_s_}, {"eval", figures}});
+    board_->scalar("dev/em_retrieved", step, figures["em"]["retrieved"].get<float>());
+    board_->scalar("dev/em_gold", step, figures["em"]["gold"].get<float>());
+    board_->scalar("dev/recall_at_1", step, figures["recall_at"]["1"].get<float>());
+    log::info("step: {}  dev: {}", step, figures.dump());
   }
-  if (world) {
-    const at::Tensor best = at::tensor({best_score_, static_cast<double>(best_step_)}, at::kDouble);
-    world->broadcast(best, 0).wait();
-    best_score_ = best[0].item<double>();
-    best_step_ = static_cast<int64_t>(best[1].item<double>());
-  }
-  if (best_step_ == step && config_.checkpoint.keep_best && config_.checkpoint.every > 0) save(step);
-}
-
-void Trainer::score(int64_t step, const model::Model& whole) {
-  const Evaluator evaluator(config_, whole, session_->documents(), session_->corpus(), session_->retriever(), session_->encoder());
-  const Json figures = evaluator.quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
-  metrics_->append({{"step", step}, {"time_s", train_s_}, {"eval", figures}});
-  board_->scalar("dev/em_retrieved", step, figures["em"]["retrieved"].get<float>());
-  board_->scalar("dev/em_gold", step, figures["em"]["gold"].get<float>());
-  board_->scalar("dev/recall_at_1", step, figures["recall_at"]["1"].get<float>());
-  log::info("step: {}  dev: {}", step, figures.dump());
-  const double score = figures["em"]["retrieved"].get<double>();
+  const double score = figures["em"]["retrieved"].get<double>();  // the same on all ranks
   if (score <= best_score_) return;
   best_score_ = score;
   best_step_ = step;
+  if (config_.checkpoint.keep_best && config_.checkpoint.every > 0) save(step);
 }
 
 void Trainer::save(int64_t step) {

@@ -43,7 +43,6 @@ class Trainer {
   void finish_save(bool wait);
   void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
-  void score(int64_t step, const model::Model& whole);
   void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed);
 
   RunConfig config_;

@@ -10,22 +10,18 @@ namespace contexture::eval {
 namespace {
 
 using model::ops::Segments;
+using parallel::Feeds;
+using parallel::WireValues;
 
 at::Tensor to_tensor(const std::vector<int64_t>& values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
 }
 
-// The segments that some lines read, each with so many query rows, and the bias they carry.
+// What some lines read, each with one query row: segments, and where among them document slots lie.
 struct Reading {
-  Segments segments;
-  at::Tensor bias_P;
-};
-
-Reading reading(const std::vector<const std::vector<Run>*>& runs,
-                const std::vector<int64_t>& queries, const at::Tensor& slot_log_prob, bool causal) {
-  std::vector<int64_t> query_begin{0}, segment_begin{0}, key_begin, key_end, places, slots;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (const Run& run : *runs[i]) {
+  std::vector<int64_t> segment_begin{0}, key_begin, key_end, places, slots;
+  void add(const std::vector<Run>& runs) {
+    for (const Run& run : runs) {
       if (run.slot >= 0) {
         places.push_back(static_cast<int64_t>(key_begin.size()));
         slots.push_back(run.slot);
@@ -34,15 +30,14 @@ Reading reading(const std::vector<const std::vector<Run>*>& runs,
       key_end.push_back(run.end);
     }
     segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
-    query_begin.push_back(query_begin.back() + queries[i]);
   }
-  const auto device = slot_log_prob.device();
-  return {
-      {to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end),
-       causal},
-      model::segment_bias(slot_log_prob.index_select(0, parallel::to_device(to_tensor(slots), device)),
-                          parallel::to_device(to_tensor(places), device), static_cast<int64_t>(key_begin.size()))};
-}
+  void feed(const std::string& prefix, Feeds& feeds) const {
+    feeds[prefix + ".query_begin"] = at::arange(static_cast<int64_t>(segment_begin.size()), at::kLong);
+    feeds[prefix + ".segment_begin"] = to_tensor(segment_begin);
+    feeds[prefix + ".key_begin"] = to_tensor(key_begin);
+    feeds[prefix + ".key_end"] = to_tensor(key_end);
+  }
+};
 
 // Reads a Segments feed back as runs per input; slot_of names the slot of each segment, or -1.
 std::vector<std::vector<Run>> runs_of(const Segments& s, const std::vector<int64_t>& slot_of) {
@@ -63,67 +58,48 @@ std::vector<int64_t> slot_of_segment(const at::Tensor& slot_segment, int64_t num
   return slot_of;
 }
 
-struct Encoded {
-  at::Tensor memory_MD;      // undefined in prefix mode
-  at::Tensor slot_log_prob;  // [slots]
-  at::Tensor query_BE, doc_UE;
-};
-
-Encoded encode(const model::Model& model, const model::Microbatch& microbatch,
-               const parallel::Pass& pass, DocumentCache* cache) {
-  const parallel::Executor executor(model.blocks());
-  const bool prefix = model.config().fusion == "prefix", fid = model.config().fusion == "fid";
-  if (cache == nullptr || fid || microbatch.documents.empty()) {
-    std::vector<std::string> wanted{"slot.log_prob", "query.embedding", "doc.embedding"};
-    if (!prefix) wanted.push_back(model.memory_wire());
-    const auto run = executor.forward(pass, /*grad=*/false, wanted);
-    return {prefix ? at::Tensor() : run.wire(model.memory_wire()), run.wire("slot.log_prob"),
-            run.wire("query.embedding"), run.wire("doc.embedding")};
-  }
+// States and embeddings of the microbatch's documents, from the cache as far as it knows them.
+WireValues encoded(const model::Model& model, const parallel::Inference& inference,
+                   const model::Microbatch& microbatch, DocumentCache& cache) {
   std::vector<const model::Sequence*> missing;
   for (const auto& document : microbatch.documents) {
-    const bool known = cache->entries.count(document.key) != 0;
-    (known ? cache->hits : cache->misses) += 1;
+    const bool known = cache.entries.count(document.key) != 0;
+    (known ? cache.hits : cache.misses) += 1;
     if (!known) missing.push_back(&document);
   }
   if (!missing.empty()) {
-    parallel::Feeds feeds;
+    Feeds feeds;
     model::add_encoding_feeds(model.config(), "doc", missing, model.dtype(), model.device(), feeds);
-    const parallel::Pass documents(feeds);
-    const auto run = executor.forward(documents, /*grad=*/false, {"doc.states", "doc.embedding"});
+    parallel::Pass documents(feeds);
+    documents.device = model.device();
+    const WireValues found = inference.run(documents, {"doc.states", "doc.embedding"});
     const int64_t* begin = feeds.at("doc.begin").data_ptr<int64_t>();
     for (size_t i = 0; i < missing.size(); ++i) {
-      cache->entries[missing[i]->key] = {
-          run.wire("doc.states").narrow(0, begin[i], begin[i + 1] - begin[i]).clone(),
-          run.wire("doc.embedding")[static_cast<int64_t>(i)].clone()};
+      cache.entries[missing[i]->key] = {
+          found.at("doc.states").narrow(0, begin[i], begin[i + 1] - begin[i]).clone(),
+          found.at("doc.embedding")[static_cast<int64_t>(i)].clone()};
     }
   }
   std::vector<at::Tensor> states, embeddings;
   for (const auto& document : microbatch.documents) {
-    states.push_back(cache->entries.at(document.key).states_MD);
-    embeddings.push_back(cache->entries.at(document.key).embedding_E);
+    states.push_back(cache.entries.at(document.key).states_MD);
+    embeddings.push_back(cache.entries.at(document.key).embedding_E);
   }
-  const auto query = executor.forward(pass, /*grad=*/false, {"query.embedding"});
-  const model::Score score(model.parameters(), model.config());
-  const at::Tensor embedded = at::stack(embeddings);
-  return {prefix ? at::Tensor() : at::cat(states),
-          score.forward({query.wire("query.embedding"), embedded}, pass)[0],
-          query.wire("query.embedding"), embedded};
+  return {{"doc.states", at::cat(states)}, {"doc.embedding", at::stack(embeddings)}};
 }
 
 // log p(document | query) is over all of an input's documents, whatever its readings read.
 std::vector<std::vector<double>> probabilities(const model::Microbatch& microbatch,
-                                               const Encoded& encoded, double temperature) {
+                                               const at::Tensor& query_BE, const at::Tensor& doc_UE,
+                                               double temperature) {
   std::vector<std::vector<double>> out;
   for (size_t i = 0; i < microbatch.inputs.size(); ++i) {
     out.emplace_back();
     const std::vector<int32_t>& documents = microbatch.inputs[i].documents;
     if (documents.empty()) continue;
-    const at::Tensor rows =
-        parallel::to_device(to_tensor({documents.begin(), documents.end()}), encoded.doc_UE.device());
+    const at::Tensor rows = parallel::to_device(to_tensor({documents.begin(), documents.end()}), doc_UE.device());
     const at::Tensor prob =
-        (encoded.doc_UE.index_select(0, rows).mv(encoded.query_BE[static_cast<int64_t>(i)]) /
-         temperature)
+        (doc_UE.index_select(0, rows).mv(query_BE[static_cast<int64_t>(i)]) / temperature)
             .softmax(0)
             .to(at::kDouble)
             .cpu();
@@ -134,21 +110,17 @@ std::vector<std::vector<double>> probabilities(const model::Microbatch& microbat
 
 }  // namespace
 
-Writer::Writer(const model::Model& model, model::Microbatch microbatch, DocumentCache* cache)
-    : model_(&model), microbatch_(std::move(microbatch)) {
+Writer::Writer(const model::Model& model, const parallel::Inference& inference,
+               model::Microbatch microbatch, DocumentCache* cache)
+    : model_(&model), inference_(&inference), microbatch_(std::move(microbatch)) {
   const at::NoGradGuard no_grad;
   for (auto& input : microbatch_.inputs) input.target.clear();
   const model::ModelConfig& config = model.config();
   const bool prefix = config.fusion == "prefix";
   feeds_ = model::make_feeds(config, microbatch_, model.dtype(), model.device());
-  const parallel::Pass pass(feeds_);
-  Encoded encoded = encode(model, microbatch_, pass, cache);
-  document_prob_ = probabilities(microbatch_, encoded, config.score_temperature);
-  slot_log_prob_ = encoded.slot_log_prob;
-  memory_MD_ = encoded.memory_MD;
-
-  const Segments self = model::segments_feed(pass, "dec.self", true),
-                 memory = model::segments_feed(pass, "memory", false);
+  const parallel::Pass all(feeds_);
+  const Segments self = model::segments_feed(all, "dec.self", true),
+                 memory = model::segments_feed(all, "memory", false);
   const auto no_slots = [](const Segments& s) {
     return std::vector<int64_t>(s.num_segments(), -1);
   };
@@ -163,109 +135,52 @@ Writer::Writer(const model::Model& model, model::Microbatch microbatch, Document
   const at::Tensor key_row = feeds_.at("pointer.key_row").cpu(),
                    key_slot = feeds_.at("pointer.key_slot").cpu();
   const at::Tensor token = feeds_.at("dec.token").cpu();
-  const auto count = static_cast<int64_t>(self_runs.size());
-  for (int64_t r = 0; r < count; ++r) {
+  const int64_t num_slots = feeds_.at("memory.slot_segment").numel();
+  std::vector<model::PointerRuns> pointers(self_runs.size());
+  for (int64_t r = 0; r < static_cast<int64_t>(self_runs.size()); ++r) {
     Line& line = start_.emplace_back();
     line.reading = r;
     line.rows = self_runs[r];
-    line.attention.assign(memory_[r].size(), 0.0);
+    const int64_t last = query_begin[r + 1] - 1;
     prompt_rows_.push_back(query_begin[r + 1] - query_begin[r]);
-    last_prompt_token_.push_back(
-        static_cast<int32_t>(token.data_ptr<int64_t>()[query_begin[r + 1] - 1]));
+    last_prompt_token_.push_back(static_cast<int32_t>(token.data_ptr<int64_t>()[last]));
     copy_keys_.emplace_back();
     for (int64_t j = r * shape[2]; j < (r + 1) * shape[2]; ++j) {
       const int64_t slot = key_slot.data_ptr<int64_t>()[j];
-      if (slot < slot_log_prob_.size(0))
-        copy_keys_.back().emplace_back(key_row.data_ptr<int64_t>()[j], slot);
+      if (slot < num_slots) copy_keys_.back().emplace_back(key_row.data_ptr<int64_t>()[j], slot);
     }
+    pointers[r].keys = copy_keys_.back();
+    pointers[r].predict(last, -1, -1);
   }
-  for (const model::DecoderLayer* layer : model.decoder_layers()) {
-    model::LayerCache& c = caches_.emplace_back();
-    if (layer->reads_documents())
-      std::tie(c.memory_k_MGK, c.memory_v) = layer->project_memory(memory_MD_);
-  }
-  const int64_t rows = feeds_.at("dec.token").numel();
-  make_room(rows);
-  used_rows_ = rows;
-  std::vector<Line*> lines;
-  for (Line& line : start_) lines.push_back(&line);
-  const at::Tensor states =
-      advance(pass, lines, prompt_rows_, at::arange(rows, at::kLong), /*share=*/false);
-  for (int64_t r = 0; r < count; ++r) start_[r].state_D = states[query_begin[r + 1] - 1];
-  if (prefix) memory_MD_ = states;  // what can be copied from
+  model::add_pointer_feeds(pointers, num_slots, model.device(), feeds_);
+  read_prompts(cache);
 }
 
-void Writer::make_room(int64_t rows) {
+// Everything up to the first tokens' log-probabilities, in one pass.
+void Writer::read_prompts(DocumentCache* cache) {
   const model::ModelConfig& config = model_->config();
-  const int64_t have = caches_.front().k_MGK.defined() ? caches_.front().k_MGK.size(0) : 0;
-  if (rows <= have) return;
-  const int64_t capacity = std::max(rows, have + have / 2);
-  for (model::LayerCache& c : caches_) {
-    for (at::Tensor* rows_MGK : {&c.k_MGK, &c.v_MGK}) {
-      const at::Tensor larger =
-          at::zeros({capacity, config.kv_heads, config.head_width},
-                    at::TensorOptions().dtype(model_->dtype()).device(model_->device()));
-      if (have > 0) larger.narrow(0, 0, have).copy_(*rows_MGK);
-      *rows_MGK = larger;
-    }
-  }
-}
-
-// All layers over new rows, so many for each line; their states.
-at::Tensor Writer::advance(const parallel::Pass& pass, const std::vector<Line*>& lines,
-                           const std::vector<int64_t>& rows_of, const at::Tensor& cache_rows,
-                           bool share) {
-  const bool prefix = model_->config().fusion == "prefix";
-  at::Tensor x_ND = model_->decoder_embed().forward({}, pass)[0];
-  std::vector<const std::vector<Run>*> self_runs, memory_runs;
-  for (const Line* line : lines) {
-    self_runs.push_back(&line->rows);
-    memory_runs.push_back(&memory_[line->reading]);
-  }
-  const Reading self = reading(self_runs, rows_of, slot_log_prob_, true),
-                memory = reading(memory_runs, rows_of, slot_log_prob_, false);
-  const at::Tensor rows_N = parallel::to_device(cache_rows, model_->device());
-  for (size_t l = 0; l < caches_.size(); ++l) {
-    const model::DecoderLayer& layer = *model_->decoder_layers()[l];
-    if (share && layer.reads_documents()) {
-      const at::Tensor s = layer.memory_share(x_ND, memory.segments, memory.bias_P, caches_[l])
-                               .to(at::kDouble)
-                               .cpu();
-      int64_t p = 0;
-      for (Line* line : lines) {
-        for (double& sum : line->attention) sum += s.data_ptr<double>()[p++];
-        line->attention_count += 1;
-      }
-    }
-    x_ND =
-        layer.step(x_ND, pass.feed("dec.position"), rows_N, self.segments,
-                   prefix ? self.bias_P : at::Tensor(), memory.segments, memory.bias_P, caches_[l]);
-  }
-  return model_->decoder_norm().forward({x_ND}, pass)[0];
-}
-
-at::Tensor Writer::next(const std::vector<const Line*>& lines) const {
-  const at::NoGradGuard no_grad;
-  const std::string tower = model_->memory_wire().substr(0, model_->memory_wire().find('.'));
-  std::vector<model::PointerRuns> pointers(lines.size());
-  std::vector<at::Tensor> states;
-  for (size_t s = 0; s < lines.size(); ++s) {
-    const auto& written = lines[s]->tokens;
-    const size_t n = written.size();
-    pointers[s].keys = copy_keys_[lines[s]->reading];
-    pointers[s].predict(static_cast<int64_t>(s), n > 0 ? written[n - 1] : -1,
-                        n > 1 ? written[n - 2] : -1);
-    states.push_back(lines[s]->state_D);
-  }
-  parallel::Feeds feeds;
-  for (const char* name : {".token", ".previous", ".before"})
-    feeds[tower + name] = feeds_.at(tower + name);
-  model::add_pointer_feeds(pointers, slot_log_prob_.size(0), model_->device(), feeds);
-  return model_->head()
-      .log_probs(at::stack(states), memory_MD_, slot_log_prob_, parallel::Pass(feeds))
-      .to(at::kDouble)
-      .cpu()
-      .contiguous();
+  used_rows_ = feeds_.at("dec.token").numel();
+  decoding_.place(parallel::to_device(at::arange(used_rows_, at::kLong), model_->device()), used_rows_);
+  if (cache != nullptr && config.fusion != "fid" && !microbatch_.documents.empty())
+    given_ = encoded(*model_, *inference_, microbatch_, *cache);
+  parallel::Pass pass(feeds_);
+  pass.device = model_->device();
+  pass.decoding = &decoding_;
+  std::vector<std::string> wanted{"slot.log_prob", "query.embedding"};
+  if (given_.empty()) wanted.push_back("doc.embedding");
+  WireValues found = inference_->run(pass, wanted, given_, {kNext});
+  found.insert(given_.begin(), given_.end());
+  document_prob_ = probabilities(microbatch_, found.at("query.embedding"), found.at("doc.embedding"),
+                                 config.score_temperature);
+  slot_log_prob_ = found.at("slot.log_prob");
+  const bool has_head = found.count(kNext) != 0;
+  const at::Tensor next_RV = has_head ? found.at(kNext).to(at::kDouble).cpu() : at::Tensor();
+  for (size_t r = 0; has_head && r < start_.size(); ++r)
+    start_[r].next_V = next_RV[static_cast<int64_t>(r)];
+  // Layers and head now have what they need of the documents.
+  given_ = {{"slot.log_prob", slot_log_prob_}};
+  if (config.fusion != "prefix") given_[model_->memory_wire()] = at::Tensor();
+  decoding_.noting = microbatch_.readings.joint;
 }
 
 // The next row of the line's own block, or the first of a fresh one: after a fork only one of the
@@ -283,32 +198,103 @@ int64_t Writer::row_for(Line& line) {
   return line.rows.back().begin;
 }
 
-void Writer::append(const std::vector<Line*>& lines, const std::vector<int32_t>& tokens) {
+bool Writer::append(const std::vector<Line*>& lines, const std::vector<int32_t>& tokens) {
   const at::NoGradGuard no_grad;
+  if (inference_->most(lines.empty() ? 0 : 1) == 0) return false;
+  parallel::Pass pass(feeds_);
+  pass.device = model_->device();
+  pass.decoding = &decoding_;
+  if (lines.empty()) {  // the newest pass anew, which changes nothing
+    inference_->run(pass, {}, given_, {kNext});
+    return true;
+  }
   std::vector<int64_t> token, previous, position, rows;
+  Reading self, memory;
+  std::vector<model::PointerRuns> pointers(lines.size());
   for (size_t s = 0; s < lines.size(); ++s) {
     Line& line = *lines[s];
+    const int64_t r = line.reading;
     token.push_back(tokens[s]);
-    previous.push_back(line.tokens.empty() ? last_prompt_token_[line.reading] : line.tokens.back());
-    position.push_back(prompt_rows_[line.reading] + static_cast<int64_t>(line.tokens.size()));
+    previous.push_back(line.tokens.empty() ? last_prompt_token_[r] : line.tokens.back());
+    position.push_back(prompt_rows_[r] + static_cast<int64_t>(line.tokens.size()));
     rows.push_back(row_for(line));
+    pointers[s].predict(static_cast<int64_t>(s), tokens[s],
+                        line.tokens.empty() ? -1 : line.tokens.back());
     line.tokens.push_back(tokens[s]);
+    self.add(line.rows);
+    memory.add(memory_[r]);
   }
-  make_room(used_rows_);
+  // Slots of this pass: each line's documents. Self-attention reads them in prefix fusion, memory otherwise.
+  const bool prefix = model_->config().fusion == "prefix";
+  const Reading& documents = prefix ? self : memory;
+  size_t slot = 0;
+  for (size_t s = 0; s < lines.size(); ++s) {
+    std::map<int64_t, int64_t> here;
+    for (const Run& run : prefix ? lines[s]->rows : memory_[lines[s]->reading]) {
+      if (run.slot >= 0) here.emplace(run.slot, static_cast<int64_t>(slot++));
+    }
+    for (const auto& [row, of] : copy_keys_[lines[s]->reading])
+      pointers[s].keys.emplace_back(row, here.at(of));
+  }
   const auto device = model_->device();
   const at::Tensor none = at::empty({0}, at::TensorOptions().dtype(at::kLong).device(device));
-  const parallel::Feeds feeds{
-      {"dec.token", parallel::to_device(to_tensor(token), device)},
-      {"dec.previous", parallel::to_device(to_tensor(previous), device)},
-      {"dec.position", parallel::to_device(to_tensor(position), device)},
-      {"dec.patch_row", none},
-      {"dec.patch_index", none},
-      {"dec.patches", at::empty({0, model_->config().patch_width()},
-                                at::TensorOptions().dtype(model_->dtype()).device(device))}};
-  const parallel::Pass pass(feeds);
-  const at::Tensor states =
-      advance(pass, lines, std::vector<int64_t>(lines.size(), 1), to_tensor(rows), /*share=*/true);
-  for (size_t s = 0; s < lines.size(); ++s) lines[s]->state_D = states[static_cast<int64_t>(s)];
+  feeds_ = {{"dec.token", parallel::to_device(to_tensor(token), device)},
+            {"dec.previous", parallel::to_device(to_tensor(previous), device)},
+            {"dec.position", parallel::to_device(to_tensor(position), device)},
+            {"dec.patch_row", none},
+            {"dec.patch_index", none},
+            {"dec.patches", at::empty({0, model_->config().patch_width()},
+                                      at::TensorOptions().dtype(model_->dtype()).device(device))},
+            {"memory.slot_segment", parallel::to_device(to_tensor(documents.places), device)}};
+  self.feed("dec.self", feeds_);
+  memory.feed("memory", feeds_);
+  model::add_pointer_feeds(pointers, static_cast<int64_t>(slot), device, feeds_);
+  given_["slot.log_prob"] = slot_log_prob_.index_select(0, parallel::to_device(to_tensor(documents.slots), device));
+  decoding_.place(parallel::to_device(to_tensor(rows), device), used_rows_);
+  const WireValues found = inference_->run(pass, {}, given_, {kNext});
+  if (decoding_.noting) note_attention(lines, static_cast<int64_t>(memory.key_begin.size()));
+  for (Line* line : lines) line->next_V = at::Tensor();
+  if (found.count(kNext) == 0) return true;
+  const at::Tensor next_NV = found.at(kNext).to(at::kDouble).cpu();
+  for (size_t s = 0; s < lines.size(); ++s) lines[s]->next_V = next_NV[static_cast<int64_t>(s)];
+  return true;
+}
+
+void Writer::note_attention(const std::vector<Line*>& lines, int64_t num_segments) {
+  std::vector<at::Tensor> layers;
+  for (int64_t l = 0; l < model_->config().decoder_layers; ++l) {
+    if (!model_->config().reads_documents(l)) continue;
+    const auto mine = decoding_.notes.find(concat("dec.layer.", l));
+    layers.push_back(mine != decoding_.notes.end() ? mine->second.to(at::kDouble).cpu()
+                                                   : at::zeros({num_segments}, at::kDouble));
+  }
+  if (layers.empty()) return;
+  notes_.push_back(at::stack(layers));
+  for (Line* line : lines) {
+    line->noted.push_back(num_noted_);
+    num_noted_ += static_cast<int64_t>(memory_[line->reading].size());
+  }
+}
+
+std::vector<std::vector<double>> Writer::attention(const std::vector<const Line*>& lines) const {
+  std::vector<std::vector<double>> out(lines.size());
+  if (notes_.empty()) return out;
+  const at::Tensor all_LP = at::cat(notes_, 1);
+  inference_->sum_over_stages(all_LP);  // of which one alone has each layer's
+  const auto share = all_LP.accessor<double, 2>();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::vector<int64_t>& noted = lines[i]->noted;
+    if (noted.empty()) continue;
+    out[i].assign(memory_[lines[i]->reading].size(), 0.0);
+    for (const int64_t begin : noted) {
+      for (int64_t l = 0; l < share.size(0); ++l) {
+        for (size_t p = 0; p < out[i].size(); ++p)
+          out[i][p] += share[l][begin + static_cast<int64_t>(p)];
+      }
+    }
+    for (double& sum : out[i]) sum /= static_cast<double>(noted.size()) * static_cast<double>(share.size(0));
+  }
+  return out;
 }
 
 }  // namespace contexture::eval

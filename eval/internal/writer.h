@@ -2,7 +2,7 @@
 // over some documents; a line is what has been written after one. Lines are values: copying one is
 // forking it, and what they have in common lies in the cache once, for self-attention reads a
 // line's rows as runs. Documents are encoded once, prompts are read once. No gradient. Not
-// thread-safe.
+// thread-safe. In a layout of many ranks every rank of a replica has one and makes the same calls.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "eval/generate.h"
+#include "parallel/decoding.h"
 
 namespace contexture::eval {
 
@@ -27,40 +28,49 @@ struct Block {
 struct Line {
   int64_t reading = 0;
   std::vector<int32_t> tokens;
-  at::Tensor state_D;             // of the last row
-  std::vector<Run> rows;          // of the self-attention cache
-  std::shared_ptr<Block> block;   // null before the first token
-  std::vector<double> attention;  // sums over layers and rows written, by memory segment: the null
-                                  // key, then documents
-  int64_t attention_count = 0;
+  at::Tensor next_V;             // log-probabilities of the next token, fp64, CPU; undefined on ranks
+                                 // that lack the head
+  std::vector<Run> rows;         // of the self-attention cache
+  std::shared_ptr<Block> block;  // null before the first token
+  std::vector<int64_t> noted;    // for each row written, where the shares of its memory segments begin
 };
 
 class Writer {
  public:
   // microbatch: targets are ignored; readings says which lines there can be. cache may be null. All
   // references must outlive this.
-  Writer(const model::Model& model, model::Microbatch microbatch, DocumentCache* cache);
+  Writer(const model::Model& model, const parallel::Inference& inference,
+         model::Microbatch microbatch, DocumentCache* cache);
 
   int64_t num_readings() const { return static_cast<int64_t>(start_.size()); }
   const Line& start(int64_t reading) const { return start_.at(reading); }  // nothing written yet
   // p(document | query) of each input's documents.
   const std::vector<std::vector<double>>& document_prob() const { return document_prob_; }
 
-  // Log-probabilities of each line's next token, [lines, vocab] fp64 on the CPU.
-  at::Tensor next(const std::vector<const Line*>& lines) const;
-  // Appends a token to each line. All are read in one pass.
-  void append(const std::vector<Line*>& lines, const std::vector<int32_t>& tokens);
+  // Appends a token to each line. All are read in one pass. Without lines it only takes part in
+  // the passes of others; false: there are none.
+  bool append(const std::vector<Line*>& lines, const std::vector<int32_t>& tokens);
+  // What the ranks with the head have in it (CPU, of one shape everywhere), on all ranks.
+  void tell(const at::Tensor& decided) const { inference_->tell(kNext, decided); }
+  // For each line the share of cross-attention over what it has written that goes to each memory
+  // segment: the null key, then documents. Empty where nothing cross-attends, or joint readings
+  // were not asked for.
+  std::vector<std::vector<double>> attention(const std::vector<const Line*>& lines) const;
 
  private:
-  at::Tensor advance(const parallel::Pass& pass, const std::vector<Line*>& lines,
-                     const std::vector<int64_t>& rows_of, const at::Tensor& cache_rows, bool share);
-  void make_room(int64_t rows);
+  static constexpr const char* kNext = "target.log_prob";
+  void read_prompts(DocumentCache* cache);
+  void note_attention(const std::vector<Line*>& lines, int64_t num_segments);
   int64_t row_for(Line& line);
   const model::Model* model_;
+  const parallel::Inference* inference_;
   model::Microbatch microbatch_;
-  parallel::Feeds feeds_;
-  at::Tensor memory_MD_, slot_log_prob_;
-  std::vector<model::LayerCache> caches_;
+  parallel::Decoding decoding_;
+  parallel::Feeds feeds_;       // of the newest pass
+  parallel::WireValues given_;  // to it
+  at::Tensor slot_log_prob_;
+  std::vector<at::Tensor> notes_;  // per pass: [layers that cross-attend, segments]
+  int64_t num_noted_ = 0;          // segments of all of them
   int64_t used_rows_ = 0;
   std::vector<Line> start_;
   std::vector<std::vector<Run>> memory_;                             // by reading

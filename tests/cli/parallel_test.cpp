@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "core/error.h"
@@ -65,6 +66,60 @@ TEST(Parallel, ProcessesGiveTheResultOfOne) {
     const Json differences = result.json();
     for (const char* key : {"loss_max_rel", "grad_max_rel", "step_max_rel"}) EXPECT_LE(differences[key].get<double>(), 1e-10) << key;
     EXPECT_TRUE(differences["worst_parameter"].is_string());
+  }
+}
+
+// Lines of answers without what sums in another order make differ in its last digits.
+std::string without_figures(const std::string& answers) {
+  std::string out;
+  std::istringstream in(answers);
+  for (std::string line; std::getline(in, line);) {
+    const Json answer = parse_json(line, "answer");
+    out += concat(answer["id"], answer["question"], answer["answer"], "\n");
+    for (const Json& document : answer["documents"]) out += concat("  ", document["id"], "\n");
+  }
+  return out;
+}
+
+// The figures of every evaluation while training.
+std::vector<std::string> evaluations(const fs::path& run) {
+  std::ifstream file(run / "metrics.jsonl");
+  std::vector<std::string> out;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = parse_json(line, "metrics.jsonl");
+    if (record.contains("eval")) out.push_back(concat(record["step"].get<int64_t>(), " ", record["eval"].dump()));
+  }
+  return out;
+}
+
+TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
+  const TempDir dir;
+  const std::vector<std::string> settings{"train.steps=20", "eval.every=10", "eval.examples=5", "eval.batch_size=2", "train.precision=fp64", "model.kv_heads=2"};
+  const fs::path one = dir.path() / "one", questions = dir.path() / "questions.jsonl";
+  ASSERT_EQ(run_program(tiny_training(one, set(settings))).code, 0);
+  write_file_atomic(questions, "{\"id\":\"a\",\"question\":\"What is the capital?\"}\n{\"id\":\"bad\",\"question\":\"Where?\",\"image\":\"no.png\"}\n"
+                               "{\"id\":\"b\",\"question\":\"Which colours does it have?\"}\n");
+  const Arguments evaluate = {"eval", one, "--examples", "5", "--data", "train.jsonl"}, answer = {"generate", one, questions};
+  const Result figures = run_program(evaluate), answers = run_program(answer);
+  ASSERT_EQ(figures.code, 0) << figures.err;
+  ASSERT_EQ(answers.code, 0) << answers.err;
+  ASSERT_EQ(evaluations(one).size(), 2u);
+  ASSERT_EQ(count(answers.out, "\n"), 2);
+  for (const Layout& layout : {Layout{4, {"parallel.pp=2", "parallel.zero=3"}}, Layout{4, {"parallel.pp=2", "parallel.tp=2"}}, Layout{3, {}}}) {
+    SCOPED_TRACE(Json(layout.settings).dump());
+    const fs::path run = dir.path() / concat("run-", layout.settings.size(), layout.ranks, count(Json(layout.settings).dump(), "tp"));
+    const Result trained = run_program(launched(layout.ranks, with(tiny_training(run, set(settings)), set(layout.settings))));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    EXPECT_EQ(evaluations(run), evaluations(one));
+    const Result spread = run_program(launched(layout.ranks, with(evaluate, set(layout.settings))));
+    ASSERT_EQ(spread.code, 0) << spread.err;
+    EXPECT_EQ(spread.json(), figures.json());
+    const Result answered = run_program(launched(layout.ranks, with(answer, set(layout.settings))));
+    ASSERT_EQ(answered.code, 0) << answered.err;
+    EXPECT_EQ(without_figures(answered.out), without_figures(answers.out));
+    EXPECT_EQ(count(answered.err, "question"), count(answers.err, "question")) << answered.err;
+    // And one process takes the run of any layout.
+    EXPECT_EQ(run_program({"eval", run, "--examples", "2", "--data", "train.jsonl"}).code, 0);
   }
 }
 

@@ -152,10 +152,9 @@ TEST_P(Run, AnswersWhatTheCpuAnswers) {
   Trainer(config, false).run();
   const auto answers = [&](const std::string& device, const std::string& fusion_independent) {
     data::BadRecords bad(data::BadRecords::Policy::kFail);
-    const auto session = open_run(config.run.dir, {"run.device=" + device, fusion_independent, "eval.max_new_tokens=6"}, bad);
+    const auto session = open_run(settings_of(config.run.dir, {"run.device=" + device, fusion_independent, "eval.max_new_tokens=6"}), bad);
     const PictureSet dev(session->config(), "train.jsonl", {}, session->documents(), bad);
-    const Evaluator evaluator(session->config(), session->model(), session->documents(), session->corpus(), session->retriever(),
-                              session->encoder());
+    const Evaluator evaluator(*session);
     return evaluator.answer(dev, Evaluator::choose(dev, 5), Reading::kRetrieved);
   };
   for (const char* setting : {"eval.decoder=joint", "eval.beams=3", "eval.decoder=rag_token", "eval.decoder=rag_sequence"}) {

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "model/model.h"
 #include "parallel/checkpoint.h"
+#include "parallel/decoding.h"
 #include "retriever/contrastive.h"
 #include "train/optimizer.h"
 
@@ -67,10 +68,10 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
     }
     model_ = std::make_unique<Model>(config_);
     model_->materialise(std::get<1>(GetParam()), at::kCPU, /*seed=*/1);
-    train::load_parameters(model_->parameters(), part(golden_, "w."));
     const parallel::ParallelConfig alone;
     engine_ = std::make_unique<parallel::Engine>(alone, parallel::Groups(), parallel::placement_for(alone, model_->blocks(), {}),
                                                  model_->blocks(), model_->parameters());
+    train::load_parameters(*engine_, part(golden_, "w."));
     executor_ = std::make_unique<parallel::Executor>(model_->blocks());
     const Json& training = json_.at("training");
     optimizer_config_.beta1 = training.at("beta1");
@@ -93,12 +94,15 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
     out.query_embedding = forward.wire("query.embedding");
     out.doc_embedding = forward.wire("doc.embedding");
     {
-      const at::NoGradGuard no_grad;
-      out.log_probs =
-          model_->head()
-              .log_probs(forward.wire("dec.states"), forward.wire(model_->memory_wire()),
-                         forward.wire("slot.log_prob"), pass)
-              .index_select(0, feeds.at("pointer.cell"));
+      parallel::Decoding decoding;
+      parallel::Pass next(feeds);
+      next.decoding = &decoding;
+      parallel::WireValues given;
+      for (const std::string& name : {std::string("dec.states"), model_->memory_wire(), std::string("slot.log_prob")})
+        given[name] = forward.wire(name);
+      out.log_probs = executor_->forward(next, /*grad=*/false, {"target.log_prob"}, given)
+                          .wire("target.log_prob")
+                          .index_select(0, feeds.at("pointer.cell"));
     }
     const auto contrast = retriever::contrastive(out.query_embedding, out.doc_embedding, positives_,
                                                  masked_, config_.score_temperature,

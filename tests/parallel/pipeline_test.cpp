@@ -62,6 +62,12 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
         // d = 1.5 (1.5 a + 1.5 a), a = 1.5 x: on every rank, whoever computes it.
         EXPECT_DOUBLE_EQ(values[m].at("d.out")[0].item<double>(), 1.5 * 3.0 * 1.5 * (1.0 + m));
       }
+      // With what d and e read of others given, the others do not run; e's rank alone gets what is wanted there.
+      const auto wire = [](double value) { return at::full({4}, value, at::kDouble); };
+      const auto some = pipeline.forward({pointers[0]}, {"d.out"}, {{"b.out", wire(1)}, {"c.out", wire(2)}, {"a.out", wire(10)}}, {"e.out"});
+      EXPECT_DOUBLE_EQ(some[0].at("d.out")[0].item<double>(), 1.5 * (1 + 2));
+      ASSERT_EQ(some[0].count("e.out"), rank == pipeline.rank_of("e.out") ? 1u : 0u);
+      if (some[0].count("e.out") != 0) EXPECT_DOUBLE_EQ(some[0].at("e.out")[0].item<double>(), 1.5 * (4.5 + 10));
     }, by_order);
     std::map<std::string, double> all;
     for (const auto& part : got) {
@@ -71,6 +77,18 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
     if (want.empty()) want = all;
     EXPECT_EQ(all, want);  // small whole and half numbers: exact
   }
+}
+
+TEST(Executor, ForgetsAWireAfterItsLastReader) {
+  SleepingModel built;
+  diamond(built);
+  const Feeds feeds{{"x", at::ones({4}, at::kDouble)}};
+  const Pass pass(feeds);
+  const Executor executor(built.blocks);
+  const ForwardPass some = executor.forward(pass, /*grad=*/false, {"b.out", "d.out"});
+  for (const char* name : {"a.out", "c.out"}) EXPECT_FALSE(some.has(name)) << name;  // e would read a.out, but is not needed
+  for (const char* name : {"b.out", "d.out"}) EXPECT_TRUE(some.has(name)) << name;
+  EXPECT_TRUE(executor.forward(pass, /*grad=*/false).has("a.out"));  // where all are wanted
 }
 
 struct Timed {

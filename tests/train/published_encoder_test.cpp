@@ -164,9 +164,8 @@ TEST_F(PublishedEncoder, ARunGoesOnBitForBitWithoutTheFolderItStartedFrom) {
     EXPECT_EQ(records(parts.run.dir).size(), 10U) << precision;
 
     data::BadRecords bad;
-    const auto opened = open_run(parts.run.dir, {}, bad);
-    const Evaluator evaluator(opened->config(), opened->model(), opened->documents(),
-                              opened->corpus(), opened->retriever(), opened->encoder());
+    const auto opened = open_run(settings_of(parts.run.dir, {}), bad);
+    const Evaluator evaluator(*opened);
     const PictureSet set(opened->config(), "train.jsonl", {}, opened->documents(), bad);
     const Json figures = evaluator.quick(set, Evaluator::choose(set, 4));
     EXPECT_EQ(figures.dump(), records(parts.run.dir).back()) << precision;
@@ -183,7 +182,7 @@ TEST_F(PublishedEncoder, AnExportedEncoderEmbedsAsTheRunDoes) {
   const fs::path exported = fs::path(world_.path()) / "exported";
   export_encoder(c.run.dir, exported);
   data::BadRecords bad;
-  const auto run = open_run(c.run.dir, {}, bad);
+  const auto run = open_run(settings_of(c.run.dir, {}), bad);
   const at::Tensor trained = run->model().embed("doc", run->documents().all());
   const std::vector<std::string> texts = document_texts(*run);
   // fp32 sums in another order, of unit length
