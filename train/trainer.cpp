@@ -14,6 +14,7 @@
 #include "core/signals.h"
 #include "core/timing.h"
 #include "parallel/device.h"
+#include "train/model_trace.h"
 #include "train/timeline.h"
 
 namespace contexture::train {
@@ -126,6 +127,9 @@ TrainResult Trainer::run() {
   options.depth = static_cast<int>(config_.data.prefetch);
   data::Loader<PreparedStep> loader(
       [this, mine = prepared_share(config_, session_->engine().groups())](int64_t step) { return maker_->make(step, mine); }, options);
+  if (writes() && !std::filesystem::exists(folder_->file("trace.json"))) {
+    parallel::write_trace(trace_model(config_, session_->model()), folder_->file("trace.json"));
+  }
   std::optional<Progress> progress;
   if (writes()) progress.emplace("training", end).start_at(step_);
   int64_t examples = 0;

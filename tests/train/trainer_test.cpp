@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/signals.h"
+#include "parallel/trace.h"
 #include "tiny_world.h"
 
 namespace contexture::train {
@@ -99,6 +100,17 @@ TEST(Trainer, RefusesARateThatBlowsUpBeforeTheWeightsAreTouched) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("optimizer.rate"), std::string::npos) << error.what();
   }
+}
+
+TEST(Trainer, LeavesATraceOfTheModelThatItTrains) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.train.steps = 1;
+  Trainer trainer(config, false);
+  trainer.run();
+  const parallel::Trace trace = parallel::read_trace(config.run.dir + "/trace.json");
+  EXPECT_EQ(trace.blocks.size(), trainer.session().model().blocks().size());
+  EXPECT_EQ(trace.inputs, static_cast<double>(config.train.batch_size));
 }
 
 TEST(Trainer, KeepsTheNewestCheckpointsAndTheBest) {
