@@ -18,6 +18,7 @@ struct ParallelConfig {
   int64_t token_slices = 1;
   std::string encode_once = "microbatch";
   int64_t zero = 0;
+  std::string offload = "device";
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
   std::string cluster;
@@ -45,6 +46,7 @@ struct ParallelConfig {
     visit("encode_once", encode_once, "a document that several inputs read is encoded once a microbatch, or once a replica: then its microbatches go "
                                       "forward all before they go back");
     visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
+    visit("offload", offload, "where masters and moments are kept: device, host (memory, updated there), or a folder (a file there, mapped into memory)");
     visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
     visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "
                                       "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");

@@ -1,6 +1,7 @@
 #include "parallel/engine.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/error.h"
 #include "parallel/gather.h"
@@ -20,6 +21,8 @@ void ParallelConfig::validate() const {
                            "parallel.encode_once=replica works with neither parallel.token_slices=", token_slices, " (but 1) nor parallel.schedule=",
                            schedule, " (but gpipe, 1f1b, zb_h1 or list).");
   CONTEXTURE_USAGE_REQUIRE(zero >= 0 && zero <= 3, "parallel.zero=", zero, " is not known. Use 0, 1, 2 or 3.");
+  CONTEXTURE_USAGE_REQUIRE(offload == "device" || offload == "host" || std::filesystem::is_directory(offload), "parallel.offload=", offload,
+                           " is not known. Use device, host, or a folder that exists.");
   CONTEXTURE_USAGE_REQUIRE(timeout_s > 0 && first_timeout_s > 0, "parallel.timeout_s=", timeout_s, " and first_timeout_s=",
                            first_timeout_s, " must be positive.");
   CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || shared == "colocate", "parallel.shared=", shared,

@@ -51,6 +51,7 @@ struct PlannedModel {
   std::vector<ForwardWork> forward_work = {};
   std::string order = "dp,pp,tp";  // mesh axes (parallel/mesh.h)
   bool sequence = false;           // tensor-parallel ranks share rows out, too
+  bool offload = false;            // masters and moments are kept elsewhere
   double bucket_bytes = 32 << 20;  // of gradients, reduced together
   std::vector<std::vector<std::string>> recompute = {
       {}, {"all"}};  // choices: block names or prefixes, or "all"

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "train/state_memory.h"
 
 namespace contexture::train {
 
@@ -54,8 +55,15 @@ void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store
   }
 }
 
-AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine) : config_(config), engine_(&engine) {
-  for (parallel::Shard& shard : engine.sharding().shards()) {
+AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine, const std::string& offload) : config_(config), engine_(&engine) {
+  std::vector<parallel::Shard>& shards = engine.sharding().shards();
+  int64_t numbers = 0;
+  for (const parallel::Shard& shard : shards) numbers += 3 * shard.value.numel();
+  const at::Tensor any = shards.empty() ? at::empty({0}) : shards.front().value;
+  const at::ScalarType wide = parallel::wide_dtype(any.scalar_type());
+  StateMemory memory(offload, numbers, wide, any.device());
+  apart_ = memory.apart();
+  for (parallel::Shard& shard : shards) {
     const parallel::Parameter& parameter = *shard.parameter;
     // Vectors (norm gains, roles, gates) are not decayed.
     double rate = 1.0, decay = parameter.shape.size() > 1 ? 1.0 : 0.0;
@@ -63,9 +71,13 @@ AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine) : config_(
       rate = group.rate;
       decay *= group.decay;
     });
-    const at::ScalarType wide = parallel::wide_dtype(shard.value.scalar_type());
-    const at::Tensor master = shard.value.scalar_type() != wide ? shard.value.to(wide) : shard.value;
-    slots_.push_back({&shard, master, at::zeros_like(master), at::zeros_like(master), at::zeros({}, master.options().dtype(at::kFloat)), rate, decay});
+    const int64_t n = shard.value.numel();
+    at::Tensor master = shard.value;
+    if (apart_ || shard.value.scalar_type() != wide) {
+      master = memory.zeros(n);
+      master.copy_(shard.value.detach());
+    }
+    slots_.push_back({&shard, master, memory.zeros(n), memory.zeros(n), at::zeros({}, master.options().dtype(at::kFloat).pinned_memory(false)), rate, decay});
   }
 }
 
@@ -91,27 +103,35 @@ double AdamW::clip(double loss_scale) {
   return norm;
 }
 
+void AdamW::update(const std::vector<Slot*>& slots, double rate, double decay) const {
+  std::vector<at::Tensor> values, grads, first, second, counts;
+  for (const Slot* slot : slots) {
+    values.push_back(slot->master);
+    grads.push_back(slot->shard->grad.to(slot->master.device()));
+    first.push_back(slot->first);
+    second.push_back(slot->second);
+    counts.push_back(slot->count);
+  }
+  at::_fused_adamw_(values, grads, first, second, /*max_exp_avg_sqs=*/{}, counts, rate, config_.beta1, config_.beta2,
+                    config_.weight_decay * decay, config_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+}
+
 void AdamW::step(double rate) {
   const at::NoGradGuard no_grad;
-  // One fused call per distinct (rate, decay): most models have two.
-  std::map<std::pair<double, double>, std::array<std::vector<at::Tensor>, 5>> calls;
+  // One fused call per distinct (rate, decay): most models have two. From elsewhere parameter by parameter, so that one's gradient at a time is copied.
+  std::map<std::pair<double, double>, std::vector<Slot*>> together;
   std::vector<at::Tensor> all_counts;
   for (Slot& slot : slots_) all_counts.push_back(slot.count);
   if (!all_counts.empty()) at::_foreach_add_(all_counts, 1);
   for (Slot& slot : slots_) {
     if (slot.master.numel() == 0) continue;
-    auto& [values, grads, first, second, counts] = calls[{slot.rate, slot.decay}];
-    values.push_back(slot.master);
-    grads.push_back(slot.shard->grad);
-    first.push_back(slot.first);
-    second.push_back(slot.second);
-    counts.push_back(slot.count);
+    if (apart_) {
+      update({&slot}, rate * slot.rate, slot.decay);
+    } else {
+      together[{slot.rate, slot.decay}].push_back(&slot);
+    }
   }
-  for (auto& [scale, lists] : calls) {
-    auto& [values, grads, first, second, counts] = lists;
-    at::_fused_adamw_(values, grads, first, second, /*max_exp_avg_sqs=*/{}, counts, rate * scale.first, config_.beta1,
-                      config_.beta2, config_.weight_decay * scale.second, config_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
-  }
+  for (const auto& [scale, slots] : together) update(slots, rate * scale.first, scale.second);
   for (Slot& slot : slots_) {
     if (!slot.master.is_same(slot.shard->value)) slot.shard->value.copy_(slot.master);
   }
@@ -134,7 +154,7 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) cons
     const auto known = slot_of.find(p.get());
     const Slot* slot = known != slot_of.end() ? known->second : nullptr;
     const auto put = [&](NamedTensors& into, const std::string& name, const at::Tensor& part) {
-      const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part)
+      const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part.to(slot->shard->value.device()))
                                : engine_->owned(*p) ? part : at::Tensor();
       const at::Tensor whole = engine_->logical_for_writer(*p, local, wide);
       if (whole.defined()) into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole.cpu();

@@ -60,8 +60,9 @@ void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store
 // Updates this rank's shares of the parameters. In a layout of many ranks every rank has one, and all its calls are collective.
 class AdamW {
  public:
-  // Takes the masters from the current values. The engine must outlive this.
-  AdamW(const OptimizerConfig& config, parallel::Engine& engine);
+  // Takes the masters from the current values. The engine must outlive this. offload: parallel.offload; what is not kept on the device is
+  // updated on the host, parameter by parameter, to the same bits where both are CPUs.
+  AdamW(const OptimizerConfig& config, parallel::Engine& engine, const std::string& offload = "device");
 
   // Norm of all gradients together, every parameter counted once, and scales them so that it is at
   // most max_grad_norm. The returned norm is the one before; NaN or infinity if any gradient is
@@ -72,7 +73,7 @@ class AdamW {
   // replicas.
   void step(double rate);
 
-  // Bytes of moments, and of masters where they are not the values themselves.
+  // Bytes of moments, and of masters where they are not the values themselves, wherever they are.
   int64_t state_bytes() const;
 
   // Masters, moments and the count of updates, by parameter name, whole: each on one of the ranks.
@@ -93,9 +94,11 @@ class AdamW {
     double rate, decay;
   };
   std::map<const parallel::Parameter*, const Slot*> slots_by_parameter() const;
+  void update(const std::vector<Slot*>& slots, double rate, double decay) const;
   OptimizerConfig config_;
   parallel::Engine* engine_;
   std::vector<Slot> slots_;
+  bool apart_;  // masters and moments are not where the values are
 };
 
 // Sets the values of this rank's parameters from a "model" file of a checkpoint. Throws DataError listing what is missing or misshapen.

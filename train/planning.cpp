@@ -148,6 +148,7 @@ parallel::PlannedModel planned_model(const RunConfig& config, const PlanningFact
       config, facts.documents, static_cast<double>(config.model.retrieval_width()) * out.wide_bytes);
   out.order = config.parallel.order;
   out.sequence = config.parallel.sequence;
+  out.offload = config.parallel.offload != "device";
   out.bucket_bytes = static_cast<double>(config.parallel.bucket_mb) * 1024.0 * 1024.0;
   out.recompute = {{}};
   if (!config.parallel.recompute.empty()) {

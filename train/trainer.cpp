@@ -79,7 +79,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
     dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
   }
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
-  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->engine());
+  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->engine(), config_.parallel.offload);
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {

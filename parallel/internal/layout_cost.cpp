@@ -154,7 +154,7 @@ MemoryParts LayoutCosts::states_of(double parameters, const Layout& layout) cons
   MemoryParts out;
   out.weights = kept(3, model_.weight_bytes);
   out.gradients = kept(2, model_.wide_bytes);
-  out.optimizer = kept(1, master + 2 * model_.wide_bytes);
+  out.optimizer = model_.offload ? 0.0 : kept(1, master + 2 * model_.wide_bytes);
   return out;
 }
 
