@@ -78,10 +78,10 @@ struct FixedLayout {
 
 struct MemoryParts {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
-  double activations =
-      0.0;               // the most that is in flight under the schedule, received wires included
-  double working = 0.0;  // the largest block while it is recomputed or its weights are gathered,
-                         // gradients being reduced
+  // At the fullest moment of a step: what is in flight under the schedule, received wires included,
+  // less the gradients that are not there yet; and what the block at work needs: gradients of what
+  // it keeps, fresh ones of its weights, what it recomputes, gathers or reduces.
+  double activations = 0.0, working = 0.0;
   double index = 0.0, inputs = 0.0;
   double states() const { return weights + gradients + optimizer; }
   double total() const { return states() + activations + working + index + inputs; }

@@ -190,7 +190,9 @@ LayoutCosts::Bounds LayoutCosts::bounds(const Layout& layout) {
   }
   out.step_s += model_.search_s;
   const double in_flight = layout.schedule == "gpipe" ? m : 1.0;
-  out.memory_bytes = (states_of(parameters, layout).total() + in_flight * activations) / p +
+  // Some rank has its share of the activations in flight before it has gradients, and all its states in the end.
+  const MemoryParts states = states_of(parameters, layout);
+  out.memory_bytes = std::max(states.total(), states.total() - states.gradients + in_flight * activations) / p +
                      model_.input_bytes * static_cast<double>(model_.batch_size) / n;
   return out;
 }

@@ -12,6 +12,9 @@ namespace {
 
 constexpr double kWorthMoving =
     1.5;  // a cut that needs more than this times the memory is not moved to fit
+// Gradients inside a layer at their most, relative to what the layer keeps: of a transformer's encoder layer (width D, heads' width D, hidden
+// width F) 3 F + 2 D of 3 F + 8 D numbers a row.
+constexpr double kGradientsInside = 0.65;
 constexpr double kAssumedStorage = 1e9;  // bytes a second, where the cluster file says nothing
 
 // The shortest time of saving against losing work (Daly): M mean time between interruptions, C time
@@ -220,49 +223,79 @@ class LayoutPricing {
     }
   }
 
-  // The most bytes that a rank's microbatches hold at once, walking through its order.
-  double activations(const Schedule& schedule, int rank) const {
-    std::vector<double> kept(num_stages(), 0.0), waiting(num_stages(), 0.0);
-    for (int s = 0; s < num_stages(); ++s) {
-      kept[s] = plan_.cut.stages[s].forward_bytes_in;
-      for (const int b : plan_.cut.stages[s].blocks) {
-        kept[s] += static_cast<double>(t_.blocks[b].activation_bytes);
-        waiting[s] +=
-            traced_.full_activations[b];  // matrices' inputs and the gradients of their outputs
-      }
-    }
-    double held = 0.0, most = 0.0;
+  // What a rank holds at one moment beside weights and optimizer state.
+  struct Held {
+    double activations = 0.0, gradients = 0.0;
+    double working = 0.0;  // for this moment alone
+    double total() const { return activations + gradients + working; }
+  };
+
+  // The fullest moment of a step, walking through the rank's order. Gradients are there from a block's first backward on: the first
+  // backward may well begin before any of them is.
+  Held fullest(const Schedule& schedule, int rank) const {
+    const Layout& l = plan_.layout;
+    const bool reduced_at_once = l.dp > 1 && l.zero >= 2;
+    Held now, most;
+    const auto look = [&](double working) {
+      now.working = working;
+      if (now.total() > most.total()) most = now;
+    };
+    std::vector<bool> has_gradient(t_.blocks.size(), false);
     for (const Action& action : schedule.by_rank[rank]) {
-      if (action.work == Work::kForward) held += kept[action.stage];
-      if (action.work == Work::kInputGrad) held += waiting[action.stage];
-      most = std::max(most, held);
-      if (action.work == Work::kBackward || action.work == Work::kInputGrad)
-        held -= kept[action.stage];
-      if (action.work == Work::kWeightGrad) held -= waiting[action.stage];
+      const StageCost& stage = plan_.cut.stages[action.stage];
+      if (action.work == Work::kForward) {
+        now.activations += stage.forward_bytes_in;
+        for (const int b : stage.blocks) {
+          now.activations += kept(b);
+          look(gathered(b));
+        }
+        continue;
+      }
+      for (size_t i = stage.blocks.size(); i-- > 0;) {
+        const int b = stage.blocks[i];
+        const bool weights = action.work != Work::kInputGrad;
+        if (action.work != Work::kWeightGrad) {
+          // Recomputed, and the gradients inside the block.
+          const double inside = traced_.full_activations[b] * (1 + kGradientsInside) - kept(b);
+          look((t_.blocks[b].recompute ? inside : kGradientsInside * traced_.full_activations[b]) + gathered(b) +
+               (weights ? fresh_gradients(b, has_gradient[b]) : 0.0));
+          now.activations -= kept(b);
+          // Inputs of matrices and gradients of their outputs, until the weight gradients run.
+          if (!weights) now.activations += traced_.full_activations[b];
+        } else {
+          look(fresh_gradients(b, has_gradient[b]));
+          now.activations -= traced_.full_activations[b];
+        }
+        if (!weights || has_gradient[b]) continue;
+        has_gradient[b] = true;
+        if (!reduced_at_once) now.gradients += wide(own_bytes_[b]);
+      }
+      if (action.work != Work::kWeightGrad) now.activations -= stage.forward_bytes_in;
     }
+    if (l.dp > 1 && l.zero < 2) look(std::min(model_.bucket_bytes, wide(rank_bytes_[rank])));
     return most;
   }
 
-  double working(int rank) const {
-    const Layout& l = plan_.layout;
-    double recomputed = 0.0, states = 0.0;
-    for (size_t b = 0; b < t_.blocks.size(); ++b) {
-      if (rank_of(plan_.cut.stage_of_block[b]) != rank) continue;
-      if (t_.blocks[b].recompute) recomputed = std::max(recomputed, traced_.full_activations[b]);
-      const double gradients =
-          l.zero >= 2 ? 2 * wide(own_bytes_[b]) : 0.0;  // as computed, and laid out to be reduced
-      states = std::max(states, gradients + (l.zero == 3 ? 2 * block_bytes_[b] : 0.0));
-    }
-    if (l.zero < 2) states = std::min(model_.bucket_bytes, wide(rank_bytes_[rank]));
-    return recomputed + (l.dp > 1 ? states : 0.0);
+  double kept(int block) const { return static_cast<double>(t_.blocks[block].activation_bytes); }
+  // ZeRO 3: a block's weights as they came and in their place.
+  double gathered(int block) const { return plan_.layout.dp > 1 && plan_.layout.zero == 3 ? 2 * block_bytes_[block] : 0.0; }
+  // A block's gradients as computed, before they are added to the sum (in fp32 the first of them become the sum); and, where they are
+  // reduced at once, as they are summed and laid out for that.
+  double fresh_gradients(int block, bool has_sum) const {
+    const bool become_sum = !has_sum && model_.weight_bytes == model_.wide_bytes;
+    const bool reduced_at_once = plan_.layout.dp > 1 && plan_.layout.zero >= 2;
+    return (become_sum ? 0.0 : block_bytes_[block]) + (reduced_at_once ? 2 * wide(own_bytes_[block]) : 0.0);
   }
 
   void memory(const Schedule& schedule) {
     const Layout& l = plan_.layout;
     for (int r = 0; r < l.pp; ++r) {
       MemoryParts parts = costs_.states_of(parameters_of(r), l);
-      parts.activations = activations(schedule, r);
-      parts.working = working(r);
+      const Held most = fullest(schedule, r);
+      // Of the gradients that count in full, those that are not there at that moment leave their room.
+      const double gradients = l.dp > 1 && l.zero >= 2 ? 0.0 : parts.gradients;
+      parts.activations = std::max(0.0, most.activations + most.gradients - gradients);
+      parts.working = std::max(0.0, most.total() - gradients - parts.activations);
       const double on_first = r == 0 ? model_.index_bytes : 0.0;
       parts.index = model_.index_sharded ? model_.index_bytes / (l.dp * l.pp * l.tp) : on_first;
       parts.inputs = model_.input_bytes * static_cast<double>(model_.batch_size) / l.dp;

@@ -50,8 +50,9 @@ LayoutTrace layout_trace(const Trace& whole, const TraceLayout& layout) {
           &block.input_grad_flops, &block.weight_grad_flops}) {
       *amount *= share;
     }
-    const double kept =
-        layout.sequence ? rows : block.split_activations / n + 1.0 - block.split_activations;
+    // Row by row shared out, of what is not split, are the results of branches, not what enters them: half.
+    const double whole = 1.0 - block.split_activations,
+                 kept = block.split_activations / n + (layout.sequence ? whole * (1.0 + rows) / 2 : whole);
     const double activations =
         std::max(output_bytes[b], kept * static_cast<double>(block.activation_bytes));
     out.full_activations.push_back(activations);
