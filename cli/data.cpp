@@ -39,8 +39,9 @@ struct InspectOptions {
         return train::data_path(config.data, path);
       };
       if (out.corpus.empty()) out.corpus = below_root(config.data.corpus);
-      for (const train::TrainingSet& set : config.data.train)
-        out.examples.push_back(below_root(set.path));
+      for (const train::TrainingSet& set : config.data.train) {
+        if (!set.path.empty()) out.examples.push_back(below_root(set.path));
+      }
       for (const std::string& path : {config.data.dev, config.data.test}) {
         if (!path.empty()) out.examples.push_back(below_root(path));
       }

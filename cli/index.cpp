@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/hash.h"
 #include "train/session.h"
 
 namespace contexture::cli {
@@ -16,8 +17,16 @@ std::string run_encoder_hash(const std::string& run, int64_t step) {
   CONTEXTURE_DATA_REQUIRE(!steps.empty(), run, " has no complete checkpoint yet.");
   const Json manifest =
       parallel::read_manifest(parallel::checkpoint_path(folder, step < 0 ? steps.back() : step));
-  return json_get<std::string>(manifest["files"].value("model.safetensors", Json::object()),
-                               "sha256", "manifest.json");
+  std::vector<std::string> hashes;  // a run of many ranks has as many files
+  for (const auto& [name, about] : manifest["files"].items()) {
+    if (parallel::file_group(fs::path(name).stem().string()) == "model")
+      hashes.push_back(about["sha256"]);
+  }
+  CONTEXTURE_DATA_REQUIRE(!hashes.empty(), run, ": its checkpoint has no model.safetensors.");
+  if (hashes.size() == 1) return hashes[0];
+  std::string all;
+  for (const std::string& hash : hashes) all += hash;
+  return sha256_hex(all);
 }
 
 Json describe(const retriever::ShardedIndex& index) {

@@ -59,6 +59,13 @@ void RunConfig::validate() const {
                            " is not known. Use arrival or grouped.");
   CONTEXTURE_USAGE_REQUIRE(!data.train.empty(), "data.train names no training set. Add one: ",
                            R"("train": [{"path": "train.jsonl"}])", ".");
+  for (const TrainingSet& set : data.train) {
+    CONTEXTURE_USAGE_REQUIRE(set.spans.empty() || set.spans == "salient" || set.spans == "random", "data.train: spans '", set.spans,
+                             "' is not known. Use salient or random.");
+    CONTEXTURE_USAGE_REQUIRE(set.path.empty() != set.spans.empty() && (set.spans.empty() || set.types.empty()),
+                             "data.train: a set has either a path (and perhaps types) or spans, but one has path '", set.path,
+                             "' and spans '", set.spans, "'.");
+  }
   CONTEXTURE_USAGE_REQUIRE(data.max_document_tokens > 0 && data.max_question_tokens > 0 && data.max_answer_tokens > 1,
                            "data.max_document_tokens, max_question_tokens and max_answer_tokens must be positive.");
   CONTEXTURE_USAGE_REQUIRE(data.tokenizer_options.vocab_size == model.vocab || !data.tokenizer.empty(), "model.vocab=",

@@ -33,11 +33,13 @@ struct TrainingSet {
   std::string path;
   double weight = 0.0;
   std::vector<std::string> types;
+  std::string spans = "";
   template <typename Visitor>
   void for_each(Visitor&& visit) {
     visit("path", path, "JSONL file, tar, or brace list of tars, below data.root");
     visit("weight", weight, "share of the mixture; all 0: by number of examples");
     visit("types", types, "only examples of these types; empty: all");
+    visit("spans", spans, "instead of a path: masked sentences of data.corpus, of which salient (names, numbers, dates) or random spans are asked for");
   }
 };
 

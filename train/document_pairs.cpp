@@ -2,22 +2,9 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "data/spans.h"
 
 namespace contexture::train {
-
-std::vector<std::string> sentences(const std::string& text) {
-  std::vector<std::string> out;
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool last = i + 1 == text.size();
-    const bool stop =
-        (text[i] == '.' || text[i] == '!' || text[i] == '?') && !last && text[i + 1] == ' ';
-    if (!last && !stop) continue;
-    out.push_back(text.substr(begin, i + 1 - begin));
-    begin = i + 2;
-  }
-  return out;
-}
 
 DocumentPairs::DocumentPairs(const RunConfig& config, const ExampleEncoder& encoder,
                              const retriever::Documents& documents,
@@ -26,7 +13,7 @@ DocumentPairs::DocumentPairs(const RunConfig& config, const ExampleEncoder& enco
   for (int64_t row = 0; row < documents.size(); ++row) {
     if (held_out.count(row) != 0) continue;
     const data::Document& document = documents.corpus().document(row);
-    if (sentences(document.text).size() > 1) with_sentences_.push_back(row);
+    if (data::sentences(document.text).size() > 1) with_sentences_.push_back(row);
     if (documents.picture(row) != nullptr && !documents.sequence(row).tokens.empty())
       with_pictures_.push_back(row);
   }
@@ -67,7 +54,7 @@ std::vector<PreparedPair> DocumentPairs::draw(int64_t step, std::set<int64_t>& t
   each(with_sentences_, data.inverse_cloze_per_step, "inverse cloze",
        [&](int64_t row, Stream& stream, PreparedPair& pair) {
          const data::Document& document = documents_->corpus().document(row);
-         const std::vector<std::string> all = sentences(document.text);
+         const std::vector<std::string> all = data::sentences(document.text);
          const size_t chosen = stream.below(all.size());
          encoder_->set_query_text(pair.query, all[chosen]);
          if (pair.query.tokens.empty()) pair.query.tokens = {data::Tokenizer::kQuery};

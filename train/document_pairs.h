@@ -27,7 +27,4 @@ class DocumentPairs {
   std::vector<int64_t> with_sentences_, with_pictures_;  // rows
 };
 
-// A text's sentences: cut after '.', '!' or '?' before a blank.
-std::vector<std::string> sentences(const std::string& text);
-
 }  // namespace contexture::train

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "train/document_pairs.h"
+#include "train/masked_spans.h"
 
 namespace contexture::train {
 
@@ -105,9 +106,10 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
   std::vector<data::Example> examples;
   bool weighted = false;
   for (const TrainingSet& set : config.data.train) {
-    sets_.push_back(std::make_unique<PictureSet>(config, set.path, set.types, documents, bad));
     sampling.weights.push_back(set.weight);
     weighted = weighted || set.weight > 0;
+    sets_.push_back(set.spans.empty() ? std::make_unique<PictureSet>(config, set.path, set.types, documents, bad) : nullptr);
+    if (sets_.back() == nullptr) continue;
     for (const data::Example& e : sets_.back()->set.examples) {
       examples.push_back(e);
       for (const std::string& id : e.documents) training_rows.insert(documents.corpus().row_of(id));
@@ -123,12 +125,15 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
       }
     }
   }
+  for (const TrainingSet& set : config.data.train) {
+    masked_.push_back(set.spans.empty() ? nullptr : std::make_unique<MaskedSpans>(set.spans, config, encoder.tokenizer(), documents, held_out_));
+  }
   if (!config.data.pairs.empty() && config.data.pairs_per_step > 0) pairs_ = std::make_unique<PairSet>(config, documents, bad);
   if (config.data.inverse_cloze_per_step + config.data.picture_text_per_step > 0) {
     document_pairs_ = std::make_unique<DocumentPairs>(config, encoder, documents, held_out_);
   }
   if (!weighted) sampling.weights.clear();
-  for (const auto& set : sets_) sets.push_back(&set->set);
+  for (size_t d = 0; d < sets_.size(); ++d) sets.push_back(&set(d));
   sampler_ = std::make_unique<data::Sampler>(sampling, sets);
   data::CounterfactualConfig swaps = config.data.counterfactual;
   swaps.seed += config.run.seed;
@@ -139,9 +144,11 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder, con
 
 StepMaker::~StepMaker() = default;
 
+const data::ExampleSet& StepMaker::set(size_t dataset) const { return sets_[dataset] ? sets_[dataset]->set : masked_[dataset]->set(); }
+
 int64_t StepMaker::num_examples() const {
   int64_t n = 0;
-  for (const auto& set : sets_) n += static_cast<int64_t>(set->set.examples.size());
+  for (size_t d = 0; d < sets_.size(); ++d) n += static_cast<int64_t>(set(d).examples.size());
   return n;
 }
 
@@ -188,12 +195,25 @@ PreparedStep StepMaker::make(int64_t step, const Share& share) const {
   // A gold document is edited once a step, for all the examples that read it.
   std::map<int64_t, std::vector<const data::Example*>> readers;
   std::set<int64_t> mine;
-  const auto example_of = [&](const data::Pick& pick) { return &sets_[pick.dataset]->set.examples[pick.index]; };
+  std::vector<const data::Example*> drawn;             // [picks]
+  std::map<size_t, std::vector<int32_t>> masked;  // question pieces of some
+  for (size_t i = 0; i < picks.size(); ++i) {
+    const auto dataset = static_cast<size_t>(picks[i].dataset);
+    if (masked_[dataset] == nullptr) {
+      drawn.push_back(&sets_[dataset]->set.examples[picks[i].index]);
+      continue;
+    }
+    Stream stream(config_->run.seed, "masked span", static_cast<uint64_t>(step), i);
+    MaskedSpans::Masked one = masked_[dataset]->draw(picks[i].index, stream);
+    out.drawn.push_back(std::make_shared<const data::Example>(std::move(one.example)));
+    drawn.push_back(out.drawn.back().get());
+    masked[i] = std::move(one.pieces);
+  }
   const auto gold_row = [&](const data::Example& example) {
     return example.documents.empty() ? int64_t{-1} : documents_->corpus().row_of(example.documents[0]);
   };
   for (size_t i = 0; i < picks.size(); ++i) {
-    const data::Example* example = example_of(picks[i]);
+    const data::Example* example = drawn[i];
     const int64_t row = gold_row(*example);
     if (row < 0) continue;
     readers[row].push_back(example);
@@ -209,13 +229,20 @@ PreparedStep StepMaker::make(int64_t step, const Share& share) const {
     }
   }
   for (size_t i = 0; i < picks.size(); ++i) {
-    const data::Example* example = example_of(picks[i]);
+    const data::Example* example = drawn[i];
     std::vector<std::string> answers = example->answers;
     const int64_t row = gold_row(*example);
     if (row >= 0) answers = counterfactual_->answers(*example, edits.at(row));
     const std::string answer = answers.empty() ? "" : readable_answer(answers, row >= 0 ? edits.at(row).text : "");
     if (i < begin || i >= end) {
       out.inputs.push_back(encoder_->encode_answer(*example, answer));
+      continue;
+    }
+    const uint64_t key = (static_cast<uint64_t>(step) << 20) + i + (uint64_t{1} << 60);
+    if (const auto pieces = masked.find(i); pieces != masked.end()) {
+      PreparedInput& input = out.inputs.emplace_back(encoder_->encode(*example, answer, nullptr, key));
+      input.query.tokens = input.prompt.tokens = pieces->second;  // with the mask piece, which no text encodes to
+      input.prompt.tokens.push_back(data::Tokenizer::kBos);
       continue;
     }
     const std::shared_ptr<const data::Image> picture = sets_[picks[i].dataset]->picture(*example);
@@ -227,8 +254,7 @@ PreparedStep StepMaker::make(int64_t step, const Share& share) const {
       Stream stream(config_->run.seed, "augment", static_cast<uint64_t>(step), i);
       image = data::augment(image, data.augment, stream);
     }
-    out.inputs.push_back(encoder_->encode(*example, answer, picture != nullptr ? &image : nullptr,
-                                          (static_cast<uint64_t>(step) << 20) + i + (uint64_t{1} << 60)));
+    out.inputs.push_back(encoder_->encode(*example, answer, picture != nullptr ? &image : nullptr, key));
   }
   std::set<int64_t> taken;
   for (const PreparedInput& input : out.inputs) taken.insert(input.gold.begin(), input.gold.end());

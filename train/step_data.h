@@ -50,6 +50,7 @@ struct PreparedStep {
   // replica's reads them, too.
   std::map<int64_t, model::Sequence> edited;
   std::map<int64_t, std::function<model::Sequence()>> edited_elsewhere;
+  std::vector<std::shared_ptr<const data::Example>> drawn;  // examples that are of no set (train/masked_spans.h)
   // Rows that no training input may read: gold documents of data.dev and data.test alone. Owned by the StepMaker.
   const std::set<int64_t>* held_out = nullptr;
 };
@@ -111,6 +112,7 @@ class PairSet {
 };
 
 class DocumentPairs;
+class MaskedSpans;
 
 class StepMaker {
  public:
@@ -128,7 +130,10 @@ class StepMaker {
   const RunConfig* config_;
   const ExampleEncoder* encoder_;
   const retriever::Documents* documents_;
+  const data::ExampleSet& set(size_t dataset) const;
+  // By data.train, in one or the other.
   std::vector<std::unique_ptr<PictureSet>> sets_;
+  std::vector<std::unique_ptr<MaskedSpans>> masked_;
   std::unique_ptr<PairSet> pairs_;
   std::unique_ptr<DocumentPairs> document_pairs_;  // null: none are asked for
   std::unique_ptr<data::Sampler> sampler_;

@@ -266,6 +266,11 @@ TEST(Parallel, ReshardWritesOneFileEach) {
   const Result compared = run_program({"checkpoint", "diff", run, to / "step-00000003"});
   EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
   EXPECT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 2) << "it must not write over another";
+  const std::string index = dir.path() / "run.faiss";
+  const Result built = run_program({"index", "build", run, "--output", index});
+  EXPECT_EQ(built.code, 0) << built.err << "of a model in several files";
+  const Result found = run_program({"index", "search", index, "--run", run, "--question", "What is the capital?"});
+  EXPECT_EQ(found.code, 0) << found.err;
 }
 
 }  // namespace

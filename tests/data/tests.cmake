@@ -11,6 +11,7 @@ contexture_test(data/augment_test.cpp LINK data LABEL unit)
 contexture_test(data/counterfactual_test.cpp LINK data LABEL unit)
 contexture_test(data/inspect_test.cpp LINK data LABEL unit)
 contexture_test(data/wordpiece_test.cpp LINK data LABEL unit)
+contexture_test(data/spans_test.cpp LINK data LABEL unit)
 target_compile_definitions(data_wordpiece_test PRIVATE CONTEXTURE_MINILM="${cache_home}/contexture/minilm-0.1.0")
 contexture_test(data/case_24_test.cpp LINK data contexture::torch LABEL unit)
 # GCC 12 takes the comparison of two byte vectors for one of more than half the address space (GCC PR 105329 and kin).

@@ -150,12 +150,6 @@ TEST(FalseNegatives, DocumentsThatHoldTheAnswerAreNoNegatives) {
   EXPECT_LT(after, before);
 }
 
-TEST(WarmStart, SentencesAreCutAtTheirEnds) {
-  EXPECT_EQ(sentences("One is. Two? Three 3.5 m"),
-            (std::vector<std::string>{"One is.", "Two?", "Three 3.5 m"}));
-  EXPECT_TRUE(sentences("").empty());
-}
-
 TEST(WarmStart, PairsComeFromTheCorpusAndTrainTheRetrieverAlone) {
   const TinyWorld world;
   RunConfig config = world.config("fp64");
