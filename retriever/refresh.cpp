@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -56,6 +57,15 @@ int64_t RefreshSchedule::shortest() const {
       std::min_element(ranges_.begin(), ranges_.end(),
                        [](const Range& a, const Range& b) { return a.every < b.every; });
   return least == ranges_.end() ? 0 : least->every;
+}
+
+std::string staleness_warning(const Staleness& found) {
+  if (found.recall >= 0.5) return "";
+  return concat("the index was ", found.steps, " steps old, and had found ",
+                std::round(100 * found.recall),
+                " % of what the present encoder finds: most documents read since were the wrong "
+                "ones. Refresh more often (retriever.refresh_every, or partial_every and "
+                "partial_documents), or set retriever.overretrieve.");
 }
 
 }  // namespace contexture::retriever

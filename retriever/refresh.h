@@ -30,8 +30,12 @@ class RefreshSchedule {
 struct Staleness {
   int64_t steps = 0;    // between the weights of the two
   double cosine = 1.0;  // mean over the documents that were embedded anew
-  double recall = 1.0;  // share of the newer index's top k that the older one had found, for the
-                        // last step's queries
+  double recall = 1.0;  // share of the newer index's top k that the older one had found, or had
+                        // proposed to be ranked again, for the last step's queries
 };
+
+// What to tell of an index that had fallen behind: most of what training looked up in it was no
+// longer what the present encoder would find. Empty while it keeps up.
+std::string staleness_warning(const Staleness& found);
 
 }  // namespace contexture::retriever

@@ -226,7 +226,7 @@ void Retriever::measured(const std::vector<int64_t>* rows, const at::Tensor& fre
   found.cosine = cosines[0].item<double>() / cosines[1].item<double>();
   const int64_t k = std::max<int64_t>(1, config_.documents);
   const bool probe = probe_BE_.defined() && (sharded() || probe_BE_.size(0) > 0);
-  const std::vector<Ranking> before = probe ? search(probe_BE_, k) : std::vector<Ranking>();
+  const std::vector<Ranking> before = probe ? search(probe_BE_, std::max(k, config_.overretrieve)) : std::vector<Ranking>();
   change();
   if (probe) found.recall = overlap(before, search(probe_BE_, k));
   staleness_ = found;

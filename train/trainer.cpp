@@ -114,6 +114,10 @@ void Trainer::banner() const {
   }
   log::info("run folder {} | {}", folder_->path().string(),
             step_ > 0 ? concat("resumed after step ", step_) : std::string("from the start"));
+  const retriever::RetrieverConfig& retriever = config_.retriever;
+  if (!retriever.gold && retriever.documents > 0 && config_.data.identity_probability > 0)
+    log::warn("data.identity_probability={} with retriever.gold=false: a made-up identity is in no index, so such inputs seldom "
+              "read their own document, and teach retrieval little. Set it to 0.", config_.data.identity_probability);
 }
 
 TrainResult Trainer::run() {
@@ -170,6 +174,7 @@ TrainResult Trainer::run() {
     if (writes()) {
       if (refreshed) metrics_->append({{"step", step_}, {"refresh", true}});
       log_step(step_, stats, rate, grad_norm, seconds, wait, refreshed);
+      if (refreshed) warn_if_stale();
       progress->update(step_, concat("loss ", std::round(stats.loss * 1000) / 1000));
     }
     if (due(config_.eval.every, step_) && !config_.data.dev.empty()) evaluate(step_);
@@ -244,6 +249,16 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
             "tokens/s: {:.0f}  mfu: {:.1f}%",
             step, stats.loss, stats.contrastive, objectives, recall, grad_norm, rate,
             per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)), 100 * per_s(stats.flops) / kPeak);
+}
+
+void Trainer::warn_if_stale() {
+  // Where gold documents are read whatever the index says, an old one costs little.
+  const auto& found = session_->retriever().staleness();
+  if (warned_stale_ || config_.retriever.gold || !found) return;
+  const std::string warning = retriever::staleness_warning(*found);
+  if (warning.empty()) return;
+  log::warn("step: {}  {}", step_, warning);
+  warned_stale_ = true;
 }
 
 void Trainer::evaluate(int64_t step) {

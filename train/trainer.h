@@ -44,6 +44,7 @@ class Trainer {
   void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
   void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed);
+  void warn_if_stale();  // once a run
 
   RunConfig config_;
   std::unique_ptr<RunFolder> folder_;
@@ -61,6 +62,7 @@ class Trainer {
   double best_score_ = -1.0;
   int64_t best_step_ = -1;
   double train_s_ = 0.0;  // over all processes of the run
+  bool warned_stale_ = false;
 };
 
 // Processor speed for MFU: a matrix product in the compute dtype, best of a few, in FLOP/s. Takes under a second.

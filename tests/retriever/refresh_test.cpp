@@ -36,5 +36,14 @@ TEST(RefreshSchedule, QuotesWhatIsWrong) {
   }
 }
 
+TEST(StalenessWarning, SaysWhatToSetOnceMostOfWhatWasFoundIsWrong) {
+  EXPECT_EQ(staleness_warning({100, 0.9, 0.5}), "");
+  const std::string warning = staleness_warning({100, 0.1, 0.049});
+  for (const char* part : {"100 steps old", "had found 5 %", "retriever.refresh_every",
+                           "partial_every", "retriever.overretrieve"}) {
+    EXPECT_NE(warning.find(part), std::string::npos) << warning;
+  }
+}
+
 }  // namespace
 }  // namespace contexture::retriever

@@ -4,6 +4,8 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/files.h"
+#include "core/log.h"
 #include "prepared.h"
 #include "tiny_world.h"
 #include "train/document_pairs.h"
@@ -82,6 +84,22 @@ TEST(Staleness, OfVectorsThatDidNotChangeIsNone) {
   EXPECT_EQ(stale.recall, 1.0);
 }
 
+TEST(Staleness, CostsNothingWhereAllThatIsFoundWasProposedToBeRankedAgain) {
+  const TinyWorld world;
+  const auto recall = [&](int64_t overretrieve) {
+    RunConfig config = world.config("fp64");
+    config.retriever.documents = 3;
+    config.retriever.overretrieve = overretrieve;
+    Prepared made(config);
+    disturb(made.session.model());
+    made.session.retriever().refresh_now(1);
+    EXPECT_LT(made.session.retriever().staleness()->cosine, 0.999);
+    return made.session.retriever().staleness()->recall;
+  };
+  EXPECT_LT(recall(0), 1.0);
+  EXPECT_EQ(recall(12), 1.0);  // the whole corpus
+}
+
 TEST(Staleness, IsInTheMetricsOfTheStepThatRefreshed) {
   const TinyWorld world;
   RunConfig config = world.config("fp32");
@@ -99,6 +117,47 @@ TEST(Staleness, IsInTheMetricsOfTheStepThatRefreshed) {
     EXPECT_GE(record["stale_recall"].get<double>(), 0.0);
   }
   EXPECT_EQ(steps, (std::vector<int64_t>{2, 4}));
+}
+
+// How often a run's log says `what`.
+int said(const RunConfig& config, const std::string& what) {
+  const std::filesystem::path file = config.run.dir + ".log";
+  log::add_file(file);
+  Trainer(config, false).run();
+  log::remove_file();
+  const std::string text = read_file(file);
+  int count = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++count;
+  return count;
+}
+
+TEST(Warnings, TellOnceOfAStaleIndexWhereItAloneSaysWhatIsRead) {
+  const TinyWorld world;
+  for (const bool gold : {false, true}) {
+    RunConfig config = world.config("fp32");
+    config.run.dir += gold ? "-gold" : "-index";
+    config.train.steps = 6;
+    config.optimizer.rate = 0.5;  // no vector is worth anything after a step
+    config.optimizer.warmup_steps = 0;
+    config.retriever.gold = gold;
+    config.retriever.documents = 1;
+    config.retriever.refresh_schedule = "0-100:1";
+    EXPECT_EQ(said(config, "steps old, and had found"), gold ? 0 : 1);
+  }
+}
+
+TEST(Warnings, TellThatNoIndexHoldsAMadeUpIdentity) {
+  const TinyWorld world;
+  for (const bool gold : {false, true}) {
+    for (const double probability : {0.0, 0.5}) {
+      RunConfig config = world.config("fp32");
+      config.run.dir += concat(gold, probability);
+      config.train.steps = 1;
+      config.retriever.gold = gold;
+      config.data.identity_probability = probability;
+      EXPECT_EQ(said(config, "identity is in no index"), !gold && probability > 0 ? 1 : 0);
+    }
+  }
 }
 
 TEST(HardNegatives, AreEncodedAndContrastedButReadByNobody) {
