@@ -67,7 +67,9 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
       const auto some = pipeline.forward({pointers[0]}, {"d.out"}, {{"b.out", wire(1)}, {"c.out", wire(2)}, {"a.out", wire(10)}}, {"e.out"});
       EXPECT_DOUBLE_EQ(some[0].at("d.out")[0].item<double>(), 1.5 * (1 + 2));
       ASSERT_EQ(some[0].count("e.out"), rank == pipeline.rank_of("e.out") ? 1u : 0u);
-      if (some[0].count("e.out") != 0) EXPECT_DOUBLE_EQ(some[0].at("e.out")[0].item<double>(), 1.5 * (4.5 + 10));
+      if (some[0].count("e.out") != 0) {
+        EXPECT_DOUBLE_EQ(some[0].at("e.out")[0].item<double>(), 1.5 * (4.5 + 10));
+      }
     }, by_order);
     std::map<std::string, double> all;
     for (const auto& part : got) {

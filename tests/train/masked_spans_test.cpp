@@ -17,7 +17,7 @@ namespace {
 
 RunConfig masking(const TinyWorld& world, const std::string& spans) {
   RunConfig config = world.config("fp64");
-  config.data.train = {{.spans = spans}};
+  config.data.train = {{"", 0.0, {}, spans}};
   config.data.dev.clear();
   config.data.group_size = 1;
   config.data.query = "text";
@@ -137,7 +137,7 @@ TEST(MaskedSpans, SettingsThatDoNotFitAreRefused) {
   const TinyWorld world;
   RunConfig config = masking(world, "named");
   EXPECT_THROW(config.validate(), UsageError);
-  config.data.train = {{.path = "train.jsonl", .spans = "salient"}};
+  config.data.train = {{"train.jsonl", 0.0, {}, "salient"}};
   EXPECT_THROW(config.validate(), UsageError);
   config.data.train = {{}};
   EXPECT_THROW(config.validate(), UsageError);
