@@ -171,7 +171,7 @@ std::vector<WireShape> TextPool::shapes(const Pass& pass) const {
 
 Tensors TextPool::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor& states_ND = inputs[0];
-  const at::Tensor begin_S1 = pass.feed(tower_ + ".begin").to(states_ND.device());
+  const at::Tensor begin_S1 = parallel::to_device(pass.feed(tower_ + ".begin"), states_ND.device());
   const int64_t S = begin_S1.numel() - 1;
   const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
   const at::Tensor first_S = begin_S1.narrow(0, 0, S);

@@ -26,15 +26,16 @@ std::string precision_name(const RunConfig& config) {
   return dtype == at::kBFloat16 ? "bf16" : "fp32";
 }
 
+bool reads_documents(const parallel::Parameter& matrix) { return matrix.name.ends_with("cross.kv"); }
+
 // Rows that a matrix of the block multiplies: those of its outputs, but keys and values of
-// documents are made of the documents' rows.
+// documents are made of the documents' rows, and patches are some of a tower's rows.
 int64_t rows_through(const parallel::Block& block, const parallel::Parameter& matrix,
-                     const parallel::WireShapes& wires) {
-  const std::string documents = "cross.kv";
-  if (matrix.name.size() > documents.size() &&
-      matrix.name.compare(matrix.name.size() - documents.size(), documents.size(), documents) ==
-          0) {
-    return wires.at(block.inputs()[1]).sizes[0];
+                     const parallel::WireShapes& wires, const parallel::Feeds& feeds) {
+  if (reads_documents(matrix)) return wires.at(block.inputs()[1]).sizes[0];
+  if (matrix.name == "embed.patch") {
+    const std::string& out = block.outputs().front();
+    return feeds.at(out.substr(0, out.find('.')) + ".patch_row").numel();
   }
   int64_t rows = 1;
   for (const std::string& name : block.outputs()) {
@@ -45,17 +46,19 @@ int64_t rows_through(const parallel::Block& block, const parallel::Parameter& ma
 }
 
 // Estimates of what a block's matrices keep and how tensor-parallel ranks share them. Every matrix
-// saves its input and its output feeds something that saves it: close to what fused layers keep.
+// saves its input and its output feeds something that saves it: close to what fused layers keep. An
+// input that is a feed or another block's wire is there anyway; embeddings keep their sum besides.
 // One that is split by rows has its input's gradient summed over the ranks, one split by columns
 // its output, an embedding table what was looked up (once more where tokens mix in their
 // predecessors).
 void note_matrices(const parallel::Block& block, const parallel::WireShapes& wires,
-                   int64_t element_bytes, parallel::TraceBlock& row) {
+                   const parallel::Feeds& feeds, int64_t element_bytes, parallel::TraceBlock& row) {
+  const bool embeds = block.inputs().empty();
   double work = 0.0, split_work = 0.0, numbers = 0.0, split_numbers = 0.0;
   for (const parallel::Parameter* p : block.parameters()) {
     if (p->shape.size() != 2) continue;
-    const int64_t rows = rows_through(block, *p, wires);
-    if (block.inputs().empty() && p->split.dim == 0) {
+    const int64_t rows = rows_through(block, *p, wires, feeds);
+    if (embeds && p->split.dim == 0) {
       const bool shifted = std::any_of(block.parameters().begin(), block.parameters().end(),
                                        [](const parallel::Parameter* other) {
                                          return other->name.find(".shift") != std::string::npos;
@@ -66,13 +69,17 @@ void note_matrices(const parallel::Block& block, const parallel::WireShapes& wir
     }
     const auto multiplied = static_cast<double>(rows) * static_cast<double>(p->numel());
     work += multiplied;
-    numbers += static_cast<double>(rows * (p->shape[0] + p->shape[1]));
+    numbers += static_cast<double>(rows * (p->shape[0] + (embeds || reads_documents(*p) ? 0 : p->shape[1])));
     if (p->split.dim < 0) continue;
     split_work += multiplied;
     split_numbers += static_cast<double>(rows * p->shape[p->split.dim]);
     (p->split.dim == 1 ? row.forward_sums : row.backward_sums) += 1;
     (p->split.dim == 1 ? row.forward_sum_bytes : row.backward_sum_bytes) +=
         rows * p->shape[1 - p->split.dim] * element_bytes;
+  }
+  if (embeds) {
+    const std::vector<int64_t>& sum = wires.at(block.outputs().front()).sizes;
+    numbers += static_cast<double>(sum[0] * sum[1]);
   }
   row.split_work = work > 0.0 ? split_work / work : 0.0;
   row.split_activations = numbers > 0.0 ? split_numbers / numbers : 0.0;
@@ -140,9 +147,11 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   options.dtype = precision_of(config.train.precision);
   options.recompute = parallel::chosen_blocks(config.parallel.recompute, shapes.blocks());
   options.timed = timed;
-  options.estimate = [bytes = static_cast<int64_t>(c10::elementSize(options.dtype))](
+  const parallel::Feeds feeds =
+      model::make_feeds(config.model, microbatch, options.dtype, at::kCPU);
+  options.estimate = [&feeds, bytes = static_cast<int64_t>(c10::elementSize(options.dtype))](
                          const auto& block, const auto& wires, auto& row) {
-    note_matrices(block, wires, bytes, row);
+    note_matrices(block, wires, feeds, bytes, row);
   };
   int64_t slots = 0;
   for (const model::Input& input : microbatch.inputs)
@@ -153,8 +162,6 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   options.distinct_ratio = [ratio](const std::string& wire) {
     return wire.rfind("doc.", 0) == 0 ? ratio : 0.0;
   };
-  const parallel::Feeds feeds =
-      model::make_feeds(config.model, microbatch, options.dtype, at::kCPU);
   return parallel::trace_blocks(model.blocks(), model.parameters(),
                                 parallel::Pass(feeds, /*training=*/true), options);
 }

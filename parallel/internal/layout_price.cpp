@@ -268,7 +268,7 @@ class LayoutPricing {
         }
         if (!weights || has_gradient[b]) continue;
         has_gradient[b] = true;
-        if (!reduced_at_once) now.gradients += wide(own_bytes_[b]);
+        now.gradients += wide(own_bytes_[b]) / (reduced_at_once ? l.dp : 1);
       }
       if (action.work != Work::kWeightGrad) now.activations -= stage.forward_bytes_in;
     }
@@ -293,9 +293,8 @@ class LayoutPricing {
       MemoryParts parts = costs_.states_of(parameters_of(r), l);
       const Held most = fullest(schedule, r);
       // Of the gradients that count in full, those that are not there at that moment leave their room.
-      const double gradients = l.dp > 1 && l.zero >= 2 ? 0.0 : parts.gradients;
-      parts.activations = std::max(0.0, most.activations + most.gradients - gradients);
-      parts.working = std::max(0.0, most.total() - gradients - parts.activations);
+      parts.activations = std::max(0.0, most.activations + most.gradients - parts.gradients);
+      parts.working = std::max(0.0, most.total() - parts.gradients - parts.activations);
       const double on_first = r == 0 ? model_.index_bytes : 0.0;
       parts.index = model_.index_sharded ? model_.index_bytes / (l.dp * l.pp * l.tp) : on_first;
       parts.inputs = model_.input_bytes * static_cast<double>(model_.batch_size) / l.dp;

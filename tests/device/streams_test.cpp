@@ -39,6 +39,7 @@ const Layout kLayouts[] = {
      }},
     {"four_stages_colocated", 1, 4, 1, 3, 0, "list", [](RunConfig& c) { c.parallel.shared = "colocate"; }},
     {"prefix", 1, 2, 1, 2, 0, "zb_h1", [](RunConfig& c) { c.model.fusion = "prefix"; }},
+    {"published_encoder", 2, 2, 1, 2, 2, "1f1b", [](RunConfig& c) { c = with_tiny_bert(c); }},
 };
 
 class Streams : public testing::TestWithParam<std::tuple<std::string, int>> {};

@@ -57,6 +57,11 @@ const Case kCases[] = {
        c.retriever.objectives = {{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"realm", 0.5}, {"contrastive", 0.1}};
        c.model.towers = "separate";
      }},
+    {"published",
+     [](RunConfig& c) {
+       c = with_tiny_bert(c);
+       c.model.dropout = 0.1;
+     }},
 };
 
 class Training : public testing::TestWithParam<std::tuple<std::string, int>> {};
