@@ -18,7 +18,7 @@ int64_t bytes(at::Device device, bool peak) {
   if (!device.is_cuda()) return peak ? shadow::peak_bytes() : shadow::bytes();
 #ifdef CONTEXTURE_CUDA
   namespace cache = c10::cuda::CUDACachingAllocator;
-  const auto& stat = cache::getDeviceStats(device.index()).allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  const auto stat = cache::getDeviceStats(device.index()).allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   return peak ? stat.peak : stat.current;
 #else
   return 0;
