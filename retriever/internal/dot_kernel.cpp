@@ -14,14 +14,19 @@ constexpr int kLanes = 8;
 constexpr int64_t kPanel = 2 * kLanes;  // columns
 constexpr int64_t kCacheLine = 16;      // floats
 
-// A register of floats, and one float, anywhere in memory: vectors in a mapped file lie as its
+// A register of floats; and one float anywhere in memory: vectors in a mapped file lie as its
 // header lets them.
-using Lanes = float __attribute__((vector_size(4 * kLanes), aligned(1), may_alias));
+using Lanes = float __attribute__((vector_size(4 * kLanes)));
 using Loose = float __attribute__((aligned(1), may_alias));
 using Mask = int32_t __attribute__((vector_size(4 * kLanes)));
 using Words = int64_t __attribute__((vector_size(4 * kLanes)));
 
-Lanes load(const void* p) { return *reinterpret_cast<const Lanes*>(p); }
+// By copying: clang takes a pointer to such a vector for one to aligned memory, whatever its type says.
+Lanes load(const void* p) {
+  Lanes out;
+  __builtin_memcpy(&out, p, sizeof out);
+  return out;
+}
 
 // R rows against one panel of V registers' columns. R x V accumulators stay in registers, and the
 // next R rows are asked for: with few queries memory sets the pace.
@@ -45,7 +50,7 @@ void panel_products(const Loose* rows, int64_t dim, const float* panel, float* s
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < V; ++v) {
-      *reinterpret_cast<Lanes*>(scores + r * width + v * kLanes) = sum[r][v];
+      __builtin_memcpy(scores + r * width + v * kLanes, &sum[r][v], sizeof sum[r][v]);
     }
   }
 }
