@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/error.h"
 #include "model/bert_weights.h"
@@ -23,33 +24,30 @@ SentenceEncoder SentenceEncoder::load(const std::filesystem::path& folder,
 SentenceEncoder::SentenceEncoder(const SentenceEncoderConfig& config, const ForeignWeights& weights,
                                  EncoderPrecision precision)
     : config_(config), states_(precision == EncoderPrecision::kBf16 ? at::kBFloat16 : at::kFloat) {
-  const int64_t D = config.width, F = config.ffn_width;
-  const auto get = [&](const std::string& name, at::IntArrayRef shape) {
-    return bert_weight(weights, name, shape);
+  // By the names of the text tower's parameters, which model/bert_weights lists with the published ones.
+  std::map<std::string, TextParameter> parameters;
+  for (TextParameter& parameter : text_parameters(config)) {
+    const std::string name = parameter.name;
+    parameters.emplace(name, std::move(parameter));
+  }
+  const auto get = [&](const std::string& name) {
+    return published_value(weights, parameters.at("retriever." + name));
   };
   const auto norm = [&](const std::string& name) {
-    return Norm{get(name + ".weight", {D}), get(name + ".bias", {D})};
+    return Norm{get(name + ".weight"), get(name + ".bias")};
   };
-  const auto dense = [&](const std::string& name, int64_t out, int64_t in) {
-    return Dense{get(name + ".weight", {out, in}).to(states_), get(name + ".bias", {out})};
+  const auto dense = [&](const std::string& name) {
+    return Dense{get(name + ".weight").to(states_), get(name + ".bias")};
   };
-  words_ = get("embeddings.word_embeddings.weight", {config.vocab, D});
-  positions_ = get("embeddings.position_embeddings.weight", {config.positions, D});
-  type_ = get("embeddings.token_type_embeddings.weight", {config.types, D})[0].contiguous();
-  embedding_norm_ = norm("embeddings.LayerNorm");
+  words_ = get("word");
+  positions_ = get("position");
+  type_ = get("type")[0].contiguous();
+  embedding_norm_ = norm("norm");
   for (int64_t i = 0; i < config.layers; ++i) {
-    const std::string at = concat("encoder.layer.", i, ".");
-    Layer layer;
-    const Dense q = dense(at + "attention.self.query", D, D),
-                k = dense(at + "attention.self.key", D, D),
-                v = dense(at + "attention.self.value", D, D);
-    layer.qkv = {at::cat({q.weight, k.weight, v.weight}), at::cat({q.bias, k.bias, v.bias})};
-    layer.out = dense(at + "attention.output.dense", D, D);
-    layer.after_attention = norm(at + "attention.output.LayerNorm");
-    layer.up = dense(at + "intermediate.dense", F, D);
-    layer.down = dense(at + "output.dense", D, F);
-    layer.after_mlp = norm(at + "output.LayerNorm");
-    layers_.push_back(std::move(layer));
+    const std::string at = concat("layer.", i, ".");
+    layers_.push_back({dense(at + "attention.qkv"), dense(at + "attention.out"),
+                       dense(at + "mlp.up"), dense(at + "mlp.down"), norm(at + "attention.norm"),
+                       norm(at + "mlp.norm")});
   }
 }
 
