@@ -57,12 +57,8 @@ TEST_P(Streams, TrainWhatOneProcessTrainsOnTheCpu) {
   alone.parallel.dp = 1;
   const Outcome want = outcome_of(alone, {}, 4);
   config.run.device = device;
-  config.parallel.dp = layout.dp;
-  config.parallel.pp = layout.pp;
-  config.parallel.tp = layout.tp;
+  lay_out(config, layout);
   config.parallel.microbatches = layout.microbatches;
-  config.parallel.zero = layout.zero;
-  config.parallel.schedule = layout.schedule;
   const Difference d = compare(want, train_on_streams(config, device_named(device), 4));
   EXPECT_LE(std::max({d.loss, d.gradient, d.step}), 1e-10) << d.worst_parameter;  // fp64 sums in another order
 }

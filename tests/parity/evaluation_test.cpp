@@ -24,11 +24,7 @@ const Layout kLayouts[] = {{2, 1, 1, 0},         {4, 1, 1, 3}, {1, 2, 1, 0},
                            {2, 2, 2, 3, "1f1b", "replicate", 1, true}};
 
 RunConfig in(const Layout& layout, RunConfig config) {
-  config.parallel.dp = layout.dp;
-  config.parallel.pp = layout.pp;
-  config.parallel.tp = layout.tp;
-  config.parallel.zero = layout.zero;
-  config.parallel.schedule = layout.schedule;
+  lay_out(config, layout);
   config.parallel.shared = layout.shared;
   config.parallel.chunks = layout.chunks;
   config.parallel.sequence = layout.sequence;

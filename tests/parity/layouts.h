@@ -43,6 +43,16 @@ void on_threads(const parallel::ParallelConfig& p, const Body& body) {
   if (consequence) std::rethrow_exception(consequence);
 }
 
+// What every table of layouts here has: the ranks by axis, ZeRO and the schedule.
+template <typename Layout>
+void lay_out(RunConfig& config, const Layout& layout) {
+  config.parallel.dp = layout.dp;
+  config.parallel.pp = layout.pp;
+  config.parallel.tp = layout.tp;
+  config.parallel.zero = layout.zero;
+  config.parallel.schedule = layout.schedule;
+}
+
 inline Outcome train_threads(const RunConfig& config, int64_t steps) {
   Outcome out;
   on_threads(config.parallel, [&](const parallel::Groups& groups) {

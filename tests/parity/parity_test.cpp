@@ -46,13 +46,9 @@ TEST(Parity, EveryObjectiveInFp64) {
                             Layout{2, 2, 2, 2, 1, "list"}}) {
       SCOPED_TRACE(concat(objectives.begin()->first, ": dp ", l.dp, " pp ", l.pp, " tp ", l.tp, " ", l.schedule));
       RunConfig config = alone;
-      config.parallel.dp = l.dp;
-      config.parallel.pp = l.pp;
-      config.parallel.tp = l.tp;
+      lay_out(config, l);
       config.parallel.sequence = l.tp > 1;
       config.parallel.microbatches = l.microbatches;
-      config.parallel.zero = l.zero;
-      config.parallel.schedule = l.schedule;
       const Difference d = compare(want, train_threads(config, References::kSteps));
       // fp64 sums in another order
       EXPECT_LE(d.loss, 1e-10) << d.worst_parameter;
@@ -84,13 +80,9 @@ TEST(Parity, APublishedEncoderInFp64) {
     if (c.pp == 4) alone.retriever.objectives = {{"attentive", 0.5}, {"contrastive", 0.5}, {"emdr2", 1.0}, {"pdist", 0.5}, {"loop", 0.5}, {"adist", 0.5}};
     const Outcome want = outcome_of(alone, {}, References::kSteps);
     RunConfig config = alone;
-    config.parallel.dp = c.dp;
-    config.parallel.pp = c.pp;
-    config.parallel.tp = c.tp;
+    lay_out(config, c);
     config.parallel.sequence = c.tp > 1;
     config.parallel.microbatches = c.microbatches;
-    config.parallel.zero = c.zero;
-    config.parallel.schedule = c.schedule;
     config.parallel.partitioner = c.partitioner;
     config.parallel.encode_once = c.encode_once;
     config.parallel.recompute = c.dropout > 0 ? std::vector<std::string>{"all"} : std::vector<std::string>{};

@@ -62,11 +62,7 @@ TEST(Reshard, EveryLayoutContinuesFromEveryOther) {
   const auto in_layout = [&](const Layout& layout, const fs::path& run) {
     RunConfig c = config;
     c.run.dir = run.string();
-    c.parallel.dp = layout.dp;
-    c.parallel.pp = layout.pp;
-    c.parallel.tp = layout.tp;
-    c.parallel.schedule = layout.schedule;
-    c.parallel.zero = layout.zero;
+    lay_out(c, layout);
     c.parallel.shared = layout.shared;
     c.parallel.microbatches = 2;
     return c;
