@@ -1,19 +1,16 @@
 #include "model/batch.h"
 
 #include <algorithm>
-#include <iterator>
-#include <numeric>
 
 #include "core/error.h"
+#include "model/internal/readings.h"
 #include "model/text_tower.h"
 #include "parallel/device.h"
 
 namespace contexture::model {
 namespace {
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) {
-  return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
-}
+using internal::Reading;
 
 struct SegmentLists {
   std::vector<int64_t> query_begin{0}, segment_begin{0}, key_begin, key_end;
@@ -26,10 +23,7 @@ struct SegmentLists {
     segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
   }
   void feed(const std::string& prefix, parallel::Feeds& feeds) const {
-    feeds[prefix + ".query_begin"] = to_tensor(query_begin);
-    feeds[prefix + ".segment_begin"] = to_tensor(segment_begin);
-    feeds[prefix + ".key_begin"] = to_tensor(key_begin);
-    feeds[prefix + ".key_end"] = to_tensor(key_end);
+    feed_segments({to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end)}, prefix, feeds);
   }
 };
 
@@ -63,83 +57,6 @@ std::vector<int64_t> row_offsets(const ModelConfig& config, const std::vector<co
   return begin;
 }
 
-// An input and those of its documents (places in Input::documents) that are read at once.
-struct Reading {
-  enum class Kind { kJoint, kSingle, kLeftOut } kind;
-  size_t input;
-  std::vector<size_t> places;
-  size_t column = 0;  // of a single or left-out document among the candidates
-};
-
-// Joint readings first, so that loss.reader counts the first targets.
-std::vector<Reading> readings_of(const Microbatch& microbatch, size_t most) {
-  const Readings& asked = microbatch.readings;
-  std::vector<Reading> joint, single, left_out;
-  for (size_t i = 0; i < microbatch.inputs.size(); ++i) {
-    std::vector<size_t> all(microbatch.inputs[i].documents.size());
-    std::iota(all.begin(), all.end(), 0);
-    for (const size_t k : all) {
-      if (asked.single) single.push_back({Reading::Kind::kSingle, i, {k}, k});
-      if (!asked.left_out) continue;
-      left_out.push_back({Reading::Kind::kLeftOut, i, all, k});
-      left_out.back().places.erase(left_out.back().places.begin() + static_cast<int64_t>(k));
-    }
-    if (asked.none) single.push_back({Reading::Kind::kSingle, i, {}, most});
-    if (asked.joint) joint.push_back({Reading::Kind::kJoint, i, std::move(all)});
-  }
-  joint.insert(joint.end(), std::make_move_iterator(single.begin()), std::make_move_iterator(single.end()));
-  joint.insert(joint.end(), std::make_move_iterator(left_out.begin()), std::make_move_iterator(left_out.end()));
-  return joint;
-}
-
-// Where objectives find candidates, and in target.log_prob the likelihoods of single and left-out readings.
-void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading>& readings, size_t most, int64_t joint_targets,
-                         at::Device device, parallel::Feeds& feeds) {
-  const size_t B = microbatch.inputs.size(), C = std::max<size_t>(1, most + (microbatch.readings.none ? 1 : 0));
-  size_t T = 1;
-  std::vector<int64_t> query, doc, cell, null_cell, row[2], at[2];
-  std::vector<double> tokens;
-  for (size_t i = 0; i < B; ++i) {
-    const Input& input = microbatch.inputs[i];
-    T = std::max(T, input.target.size());
-    tokens.push_back(static_cast<double>(input.target.size()));
-    if (microbatch.readings.none) null_cell.push_back(static_cast<int64_t>(i * C + most));
-    for (size_t k = 0; k < input.documents.size(); ++k) {
-      query.push_back(static_cast<int64_t>(i));
-      doc.push_back(input.documents[k]);
-      cell.push_back(static_cast<int64_t>(i * C + k));
-    }
-  }
-  int64_t next = 0;
-  std::vector<int64_t> joint_begin{0};
-  for (const Reading& reading : readings) {
-    const auto targets = static_cast<int64_t>(microbatch.inputs[reading.input].target.size());
-    if (reading.kind == Reading::Kind::kJoint) joint_begin.push_back(joint_begin.back() + targets);
-    for (int64_t t = 0; t < targets; ++t, ++next) {
-      if (reading.kind == Reading::Kind::kJoint) continue;
-      const size_t which = reading.kind == Reading::Kind::kSingle ? 0 : 1;
-      row[which].push_back(next);
-      at[which].push_back(static_cast<int64_t>((reading.input * C + reading.column) * T) + t);
-    }
-  }
-  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = parallel::to_device(to_tensor(values), device); };
-  put("candidate.query", query);
-  put("candidate.doc", doc);
-  put("candidate.cell", cell);
-  put("candidate.null_cell", null_cell);
-  feeds["candidate.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C)});
-  feeds["mass.row"] = feeds.at("target.row").narrow(0, 0, joint_targets);
-  feeds["mass.query_begin"] = to_tensor(joint_begin);
-  put("read.single_row", row[0]);
-  put("read.single_cell", at[0]);
-  put("read.left_out_row", row[1]);
-  put("read.left_out_cell", at[1]);
-  feeds["read.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C), static_cast<int64_t>(T)});
-  feeds["read.tokens"] = parallel::to_device(at::tensor(at::ArrayRef<double>(tokens), at::kDouble), device);
-  const int64_t inputs = microbatch.global_inputs > 0 ? microbatch.global_inputs : static_cast<int64_t>(B);
-  feeds["loss.inputs"] = at::full({}, static_cast<double>(std::max<int64_t>(1, inputs)), at::kDouble);
-}
-
 }  // namespace
 
 int64_t Microbatch::target_tokens() const {
@@ -152,11 +69,16 @@ int64_t Microbatch::rows(const ModelConfig& config) const {
   int64_t n = 0;
   const auto words = [](const Sequence& s) { return static_cast<int64_t>(s.words.size()); };
   const auto query_rows = [&](const Sequence& s) { return config.text ? words(s) : num_rows(config, s); };
-  for (const Sequence& document : documents) n += num_rows(config, document) + words(document);
+  for (const Sequence& document : documents) n += (config.has_document_tower() ? num_rows(config, document) : 0) + words(document);
   for (const Sequence& query : extra_queries) n += query_rows(query);
   for (const Input& input : inputs) {
-    n += query_rows(input.query) +
-         readings.count(static_cast<int64_t>(input.documents.size())) * num_rows(config, decoder_sequence(input));
+    const auto count = static_cast<int64_t>(input.documents.size());
+    n += query_rows(input.query) + readings.count(count) * num_rows(config, decoder_sequence(input));
+    for (const int32_t d : input.documents) {
+      const int64_t document = num_rows(config, documents.at(d));
+      if (config.fusion == "fid") n += document + static_cast<int64_t>(input.prompt.tokens.size());
+      if (config.fusion == "prefix") n += document * (readings.joint + readings.single + readings.left_out * (count - 1));
+    }
   }
   return n;
 }
@@ -236,7 +158,7 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
 
 void add_encoding_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
                         at::ScalarType dtype, at::Device device, parallel::Feeds& feeds) {
-  if (!config.text || tower == "doc") add_tower_feeds(config, tower, sequences, false, dtype, device, feeds);
+  if (tower == "doc" ? config.has_document_tower() : !config.text) add_tower_feeds(config, tower, sequences, false, dtype, device, feeds);
   if (config.text) add_text_feeds(*config.text, tower + ".text", sequences, device, feeds);
 }
 
@@ -261,7 +183,7 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   const bool prefix = config.fusion == "prefix";
   size_t most = 0;
   for (const Input& input : microbatch.inputs) most = std::max(most, input.documents.size());
-  const std::vector<Reading> readings = readings_of(microbatch, most);
+  const std::vector<Reading> readings = internal::readings_of(microbatch, most);
   std::vector<const Sequence*> decoder_rows;
   for (const Reading& reading : readings) {
     if (prefix) {
@@ -345,7 +267,7 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
                                                               : std::max<int64_t>(1, microbatch.target_tokens());
   feeds["loss.tokens"] = at::full({}, static_cast<double>(divisor), at::kDouble);
   feeds["loss.rows"] = at::full({}, joint_targets, at::kLong);
-  if (microbatch.readings.objectives) add_objective_feeds(microbatch, readings, most, joint_targets, device, feeds);
+  if (microbatch.readings.objectives) internal::add_objective_feeds(microbatch, readings, most, joint_targets, device, feeds);
   feeds["score.attentive_weight"] = at::full({}, microbatch.attentive_weight, at::kDouble);
   return feeds;
 }
@@ -400,6 +322,15 @@ void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots
   put("pointer.before", before);
   put("pointer.cell", cell);
   feeds["pointer.shape"] = to_tensor({static_cast<int64_t>(inputs.size()), static_cast<int64_t>(most_rows), static_cast<int64_t>(most_keys)});
+}
+
+at::Tensor to_tensor(const std::vector<int64_t>& values) { return at::tensor(at::ArrayRef<int64_t>(values), at::kLong); }
+
+void feed_segments(const ops::Segments& segments, const std::string& prefix, parallel::Feeds& feeds) {
+  feeds[prefix + ".query_begin"] = segments.query_begin;
+  feeds[prefix + ".segment_begin"] = segments.segment_begin;
+  feeds[prefix + ".key_begin"] = segments.key_begin;
+  feeds[prefix + ".key_end"] = segments.key_end;
 }
 
 ops::Segments segments_feed(const parallel::Pass& pass, const std::string& prefix, bool causal) {

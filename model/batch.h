@@ -11,7 +11,8 @@
 // for: candidate.query, .doc, .cell [input and document], candidate.null_cell [B or 0], candidate.shape [2] = B, most candidates C;
 // read.shape [3] = B, C, longest target T; read.tokens [B] fp64; read.single_row, .single_cell, read.left_out_row, .left_out_cell:
 // which targets of such readings lie where in B * C * T; mass.row, mass.query_begin: the decoder rows of joint targets; loss.inputs.
-// With model.text_encoder the feeds query.text.* and doc.text.* (model/text_tower.h) stand beside those of doc and in place of query's.
+// With model.text_encoder the feeds query.text.* and doc.text.* (model/text_tower.h) stand in place of query's and doc's; in memory fusion
+// those of doc, whose states the decoder reads, stand beside.
 #pragma once
 #include <memory>
 #include <vector>
@@ -76,8 +77,8 @@ parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t
 void add_tower_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
                      bool causal, at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);
 
-// The feeds of what encodes documents or queries ("doc" or "query"), for encoding some by themselves: of the tower, and of the
-// published encoder's text tower if there is one (a query is then read by that alone).
+// The feeds of what encodes documents or queries ("doc" or "query"), for encoding some by themselves: of the tower, if the model has
+// it, and of the published encoder's text tower, if there is one.
 void add_encoding_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
                         at::ScalarType dtype, at::Device device, parallel::Feeds& feeds);
 
@@ -98,8 +99,11 @@ struct PointerRuns {
 };
 void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots, at::Device device, parallel::Feeds& feeds);
 
-// Reads a Segments from the feeds `prefix`.query_begin and so on.
+// Writes a Segments to the feeds `prefix`.query_begin and so on, and reads it from there.
+void feed_segments(const ops::Segments& segments, const std::string& prefix, parallel::Feeds& feeds);
 ops::Segments segments_feed(const parallel::Pass& pass, const std::string& prefix, bool causal);
+
+at::Tensor to_tensor(const std::vector<int64_t>& values);  // int64, on the CPU
 
 // A picture of image_size x image_size RGB bytes (HWC) as patch rows, scaled to about [-1, 1].
 Patches make_patches(const ModelConfig& config, const uint8_t* rgb);

@@ -83,6 +83,8 @@ struct ModelConfig {
   int64_t num_patches() const { return (image_size / patch_size) * (image_size / patch_size); }
   int64_t patch_width() const { return 3 * patch_size * patch_size; }
   bool reads_documents(int64_t decoder_layer) const;
+  // Whether the model's own encoder reads documents by themselves: for the decoder, or to embed them.
+  bool has_document_tower() const { return !text || fusion == "memory"; }
 };
 
 }  // namespace contexture::model

@@ -17,7 +17,7 @@ Model::Model(const ModelConfig& config, std::shared_ptr<parallel::Communicator> 
   const std::string queries = config.towers == "separate" ? "query_encoder" : documents;
   if (config.text) {
     for (const char* tower : {"query", "doc"}) add_text_tower(store_, *config.text, config.dropout, tower, blocks_);
-    if (config.fusion == "memory") add_tower("doc", documents, documents + ".role.document");
+    if (config.has_document_tower()) add_tower("doc", documents, documents + ".role.document");
   } else {
     add_tower("query", queries, queries + ".role.query");
     add_tower("doc", documents, documents + ".role.document");

@@ -52,19 +52,12 @@ void add_text_feeds(const SentenceEncoderConfig& config, const std::string& towe
     }
     begin.push_back(static_cast<int64_t>(token.size()));
   }
-  const auto tensor = [](const std::vector<int64_t>& values) {
-    return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
-  };
-  feeds[tower + ".token"] = parallel::to_device(tensor(token), device);
-  feeds[tower + ".position"] = parallel::to_device(tensor(position), device);
-  feeds[tower + ".row_key"] = parallel::to_device(tensor(row_key), device);
-  feeds[tower + ".row_sequence"] = parallel::to_device(tensor(row_sequence), device);
-  const at::Tensor begin_S1 = feeds[tower + ".begin"] = tensor(begin);
-  const ops::Segments self = ops::self_segments(begin_S1, /*causal=*/false);
-  feeds[tower + ".self.query_begin"] = self.query_begin;
-  feeds[tower + ".self.segment_begin"] = self.segment_begin;
-  feeds[tower + ".self.key_begin"] = self.key_begin;
-  feeds[tower + ".self.key_end"] = self.key_end;
+  feeds[tower + ".token"] = parallel::to_device(to_tensor(token), device);
+  feeds[tower + ".position"] = parallel::to_device(to_tensor(position), device);
+  feeds[tower + ".row_key"] = parallel::to_device(to_tensor(row_key), device);
+  feeds[tower + ".row_sequence"] = parallel::to_device(to_tensor(row_sequence), device);
+  const at::Tensor begin_S1 = feeds[tower + ".begin"] = to_tensor(begin);
+  feed_segments(ops::self_segments(begin_S1, /*causal=*/false), tower + ".self", feeds);
 }
 
 TextEmbed::TextEmbed(ParameterStore& store, const SentenceEncoderConfig& config,

@@ -9,13 +9,10 @@
 namespace contexture::eval {
 namespace {
 
+using model::to_tensor;
 using model::ops::Segments;
 using parallel::Feeds;
 using parallel::WireValues;
-
-at::Tensor to_tensor(const std::vector<int64_t>& values) {
-  return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
-}
 
 // What some lines read, each with one query row: segments, and where among them document slots lie.
 struct Reading {
@@ -32,10 +29,8 @@ struct Reading {
     segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
   }
   void feed(const std::string& prefix, Feeds& feeds) const {
-    feeds[prefix + ".query_begin"] = at::arange(static_cast<int64_t>(segment_begin.size()), at::kLong);
-    feeds[prefix + ".segment_begin"] = to_tensor(segment_begin);
-    feeds[prefix + ".key_begin"] = to_tensor(key_begin);
-    feeds[prefix + ".key_end"] = to_tensor(key_end);
+    const at::Tensor query_begin = at::arange(static_cast<int64_t>(segment_begin.size()), at::kLong);
+    model::feed_segments({query_begin, to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end)}, prefix, feeds);
   }
 };
 
@@ -58,9 +53,10 @@ std::vector<int64_t> slot_of_segment(const at::Tensor& slot_segment, int64_t num
   return slot_of;
 }
 
-// States and embeddings of the microbatch's documents, from the cache as far as it knows them.
+// Embeddings of the microbatch's documents and, where the decoder reads them, states, from the cache as far as it knows them.
 WireValues encoded(const model::Model& model, const parallel::Inference& inference,
                    const model::Microbatch& microbatch, DocumentCache& cache) {
+  const bool with_states = model.config().fusion == "memory";
   std::vector<const model::Sequence*> missing;
   for (const auto& document : microbatch.documents) {
     const bool known = cache.entries.count(document.key) != 0;
@@ -72,12 +68,15 @@ WireValues encoded(const model::Model& model, const parallel::Inference& inferen
     model::add_encoding_feeds(model.config(), "doc", missing, model.dtype(), model.device(), feeds);
     parallel::Pass documents(feeds);
     documents.device = model.device();
-    const WireValues found = inference.run(documents, {"doc.states", "doc.embedding"});
-    const int64_t* begin = feeds.at("doc.begin").data_ptr<int64_t>();
+    std::vector<std::string> wanted{"doc.embedding"};
+    if (with_states) wanted.push_back("doc.states");
+    const WireValues found = inference.run(documents, wanted);
     for (size_t i = 0; i < missing.size(); ++i) {
-      cache.entries[missing[i]->key] = {
-          found.at("doc.states").narrow(0, begin[i], begin[i + 1] - begin[i]).clone(),
-          found.at("doc.embedding")[static_cast<int64_t>(i)].clone()};
+      auto& entry = cache.entries[missing[i]->key];
+      entry.embedding_E = found.at("doc.embedding")[static_cast<int64_t>(i)].clone();
+      if (!with_states) continue;
+      const int64_t* begin = feeds.at("doc.begin").data_ptr<int64_t>() + i;
+      entry.states_MD = found.at("doc.states").narrow(0, begin[0], begin[1] - begin[0]).clone();
     }
   }
   std::vector<at::Tensor> states, embeddings;
@@ -85,7 +84,9 @@ WireValues encoded(const model::Model& model, const parallel::Inference& inferen
     states.push_back(cache.entries.at(document.key).states_MD);
     embeddings.push_back(cache.entries.at(document.key).embedding_E);
   }
-  return {{"doc.states", at::cat(states)}, {"doc.embedding", at::stack(embeddings)}};
+  WireValues out{{"doc.embedding", at::stack(embeddings)}};
+  if (with_states) out["doc.states"] = at::cat(states);
+  return out;
 }
 
 // log p(document | query) is over all of an input's documents, whatever its readings read.

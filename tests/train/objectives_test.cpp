@@ -69,6 +69,14 @@ TEST_P(Readings, EqualInputsThatReadOnlyThoseDocuments) {
   if (config.model.fusion == "fid") {
     EXPECT_TRUE(at::equal(feeds.at("reader.token"), before.at("reader.token")));
   }
+  const auto rows_of = [](const parallel::Feeds& all) {
+    int64_t rows = 0;
+    for (const auto& [name, feed] : all)
+      rows += name != "target.token" && name.ends_with(".token") ? feed.numel() : 0;
+    return rows;
+  };
+  EXPECT_EQ(batch.rows(config.model), rows_of(feeds));
+  EXPECT_EQ(plain.rows(config.model), rows_of(before));
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Readings, testing::Values("memory", "fid", "prefix"));

@@ -264,6 +264,38 @@ TEST_F(PublishedEncoder, BlocksWriteTheShapesThatTheyAnnounceAndFlopsAreCounted)
   }
 }
 
+// Documents by themselves go through the published encoder, and through the model's own only where the decoder reads their states. Answers
+// are the same with those kept from before.
+TEST_F(PublishedEncoder, DocumentsAreReadByWhatNeedsThem) {
+  for (const std::string fusion : {"memory", "fid", "prefix"}) {
+    SCOPED_TRACE(fusion);
+    RunConfig c = config("fp64");
+    c.model.fusion = fusion;
+    Prepared made(c);
+    const model::ModelConfig& settings = made.session.model().config();
+    const model::Microbatch batch = made.assembled().batches[0];
+    const parallel::Feeds feeds = model::make_feeds(settings, batch, at::kDouble, at::kCPU);
+    EXPECT_EQ(feeds.count("doc.token"), fusion == "memory" ? 1u : 0u);
+    int64_t rows = 0;
+    for (const auto& [name, feed] : feeds)
+      rows += name != "target.token" && name.ends_with(".token") ? feed.numel() : 0;
+    EXPECT_EQ(batch.rows(settings), rows);
+    eval::DocumentCache cache;
+    const auto answered = [&](eval::DocumentCache* kept) {
+      return eval::generate(made.session.model(), made.session.inference(), batch, {}, kept);
+    };
+    const auto want = answered(nullptr);
+    for (int again = 0; again < 2; ++again) {
+      const auto got = answered(&cache);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].tokens, want[i].tokens);
+        EXPECT_EQ(got[i].document_prob, want[i].document_prob);
+      }
+    }
+    EXPECT_EQ(cache.hits > 0, fusion != "fid");  // whose reader sees the question, too
+  }
+}
+
 TEST_F(PublishedEncoder, WhatItCannotEmbedIsRefused) {
   RunConfig c = config();
   c.data.query = "picture";
