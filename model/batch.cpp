@@ -284,12 +284,20 @@ parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t
     out[name] = feeds.at(name).clamp(begin, end) - begin;
   for (const char* name : {"dec.self.key_begin", "dec.self.key_end"})
     out[name] = feeds.at(name).clamp_max(end);
-  const at::Tensor& patch_row = feeds.at("dec.patch_row");  // ascending
-  const int64_t first = patch_row.lt(begin).sum().item<int64_t>(),
-                patches = patch_row.lt(end).sum().item<int64_t>() - first;
-  out["dec.patch_row"] = patch_row.narrow(0, first, patches) - begin;
+  // Of ascending rows, those in the slice: which is the first, and how many.
+  const auto within = [&](const at::Tensor& rows) {
+    const int64_t first = rows.lt(begin).sum().item<int64_t>();
+    return std::pair{first, rows.lt(end).sum().item<int64_t>() - first};
+  };
+  const auto [first_patch, patches] = within(feeds.at("dec.patch_row"));
+  out["dec.patch_row"] = feeds.at("dec.patch_row").narrow(0, first_patch, patches) - begin;
   for (const char* name : {"dec.patch_index", "dec.patches"})
-    out[name] = feeds.at(name).narrow(0, first, patches);
+    out[name] = feeds.at(name).narrow(0, first_patch, patches);
+  if (feeds.count("mass.row") != 0) {
+    const auto [first, count] = within(feeds.at("mass.row"));
+    out["mass.row"] = feeds.at("mass.row").narrow(0, first, count) - begin;
+    out["mass.query_begin"] = feeds.at("mass.query_begin").clamp(first, first + count) - first;
+  }
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "model/init.h"
 #include "parallel/decoding.h"
+#include "parallel/device.h"
 #include "parallel/slice.h"
 
 namespace contexture::model {
@@ -122,7 +123,10 @@ at::Tensor DecoderLayer::mass(const at::Tensor& q_NHK, const at::Tensor& k, cons
   at::Tensor share_P = ops::attention_share(q_NHK.detach().index_select(0, pass.feed("mass.row")), k.detach(), joint,
                                             bias_P.detach().narrow(0, 0, segments), norm_MG);
   const at::Tensor& cell = pass.feed("candidate.cell");
-  const at::Tensor slot = share_P.index_select(0, pass.feed("memory.slot_segment").narrow(0, 0, cell.numel()));
+  at::Tensor slot = share_P.index_select(0, pass.feed("memory.slot_segment").narrow(0, 0, cell.numel()));
+  // In a token slice: its rows' part in the mean over all rows of the target.
+  const at::Tensor part_B = parallel::to_device(at::diff(query_begin), slot.device()) / pass.feed("read.tokens").clamp_min(1);
+  slot = slot * part_B.index_select(0, pass.feed("candidate.query")).to(slot.scalar_type());
   const int64_t* shape = pass.feed("candidate.shape").data_ptr<int64_t>();
   const at::Tensor cells = at::zeros({shape[0] * shape[1]}, slot.options()).index_copy(0, cell, slot);
   return over_heads(cells);

@@ -20,7 +20,7 @@ class Score : public parallel::Block {
 
 // wire dec.h.{i} to dec.h.{i+1}; cross layers also read the memory wire and slot.log_prob. With attention mass wanted they write
 // dec.mass.{i} [B * C], too: what each document receives of the joint readings' target rows, weighted by the norms of its values
-// and averaged over heads and rows; zero in cells without a document. No gradient. (Cells as in candidate.shape.)
+// and averaged over heads and rows (of a token slice: its part of that mean); zero in cells without a document. No gradient. (Cells as in candidate.shape.)
 // When decoding, dec.self.* counts rows of those kept (Pass::decoding), the memory wire is read by the first pass alone, and cross layers
 // note, if asked, the share of cross-attention that each memory segment receives: [P]; no mass.
 class DecoderLayer : public parallel::Block {

@@ -132,7 +132,8 @@ Tensors ObjectiveLoss::forward(const Tensors& inputs, const Pass& pass) const {
     at::Tensor mass = inputs.at(2);
     for (size_t i = 3; i < inputs.size(); ++i) mass = mass + inputs[i];
     const auto layers = static_cast<double>(inputs.size() - 2);
-    const at::Tensor mass_BK = mass.to(at::kDouble).view({B, C}).narrow(1, 0, K) / layers;
+    const at::Tensor mass_BC = mass.to(at::kDouble).view({-1, B, C}).sum(0);  // of token slices, one after the other
+    const at::Tensor mass_BK = mass_BC.narrow(1, 0, K) / layers;
     return distilled(objectives::adist_target(prior_BK, mass_BK, options_.target));
   };
   std::vector<at::Tensor> values;

@@ -64,7 +64,8 @@ class Block {
 
   // Whether it may run on consecutive runs of its rows, each after the other (token slices): its
   // row n then depends on rows up to n alone, and it keeps what later slices need in Pass::slice.
-  // Its feeds are those of the slice. The first dimension of its wires counts rows.
+  // Its feeds are those of the slice. The first dimension of its wires counts rows: a block that does
+  // not, and reads one, gets those of all slices one after the other.
   virtual bool by_rows() const { return false; }
 
   const std::string& name() const { return name_; }

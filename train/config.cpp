@@ -20,11 +20,6 @@ void RunConfig::validate() const {
   }
   CONTEXTURE_USAGE_REQUIRE(retriever.weight("adist") == 0 || model.fusion != "prefix", "retriever.objectives.adist=",
                            retriever.weight("adist"), " needs cross-attention, which model.fusion=prefix has none of. Use memory or fid.");
-  const std::vector<std::string> apart = retriever.objective_options().used();
-  CONTEXTURE_USAGE_REQUIRE(apart.empty() || (parallel.token_slices == 1 && parallel.encode_once == "microbatch"),
-                           "retriever.objectives names ", apart.empty() ? "" : apart.front(),
-                           ", which reads documents apart, but parallel.token_slices=", parallel.token_slices, " and encode_once=", parallel.encode_once,
-                           ": objectives beyond attentive and contrastive need token_slices=1 and encode_once=microbatch.");
   parallel.validate();
   optimizer.validate();
   data.augment.validate();

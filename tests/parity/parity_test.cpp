@@ -28,27 +28,39 @@ TEST(Parity, EveryPairOfChoicesInFp64) {
   for (const Cell& cell : cells) expect_parity(references, cell, 1e-10);  // fp64 sums in another order
 }
 
-// All objectives together, and the marginals without a reader of all documents, each in layouts of every kind.
+// All objectives together, and the marginals without a reader of all documents, in layouts of every kind, with token slices and with
+// documents encoded once for all microbatches.
 TEST(Parity, EveryObjectiveInFp64) {
   const TinyWorld world;
   const std::map<std::string, double> distilled{{"attentive", 0.5}, {"contrastive", 0.1}, {"emdr2", 1.0}, {"pdist", 0.5}, {"loop", 0.5}, {"adist", 0.5}};
   const std::map<std::string, double> marginal{{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"realm", 0.5}, {"contrastive", 0.1}};
-  for (const auto& objectives : {distilled, marginal}) {
+  struct Layout {
+    int64_t dp, pp, tp, microbatches, zero;
+    const char* schedule;
+    int64_t token_slices;
+    const char* encode_once;
+  };
+  const std::vector<Layout> layouts{{2, 1, 1, 1, 2, "1f1b", 1, "microbatch"},  {1, 2, 1, 2, 0, "1f1b", 1, "microbatch"}, {1, 1, 2, 1, 0, "1f1b", 1, "microbatch"},
+                                    {1, 4, 1, 3, 0, "zb_h1", 1, "microbatch"}, {2, 2, 2, 2, 1, "list", 1, "microbatch"}, {1, 2, 1, 1, 0, "1f1b", 3, "microbatch"},
+                                    {1, 4, 1, 2, 0, "gpipe", 5, "microbatch"}, {2, 2, 2, 2, 3, "list", 2, "microbatch"}, {1, 1, 1, 3, 0, "1f1b", 1, "replica"},
+                                    {1, 4, 1, 2, 0, "zb_h1", 1, "replica"},    {2, 2, 2, 2, 1, "list", 1, "replica"}};
+  // What reads documents one at a time is refused in fid, and what weighs attention in prefix.
+  for (const auto& [fusion, objectives] : {std::pair{"memory", &distilled}, std::pair{"memory", &marginal}, std::pair{"fid", &distilled}, std::pair{"prefix", &marginal}}) {
     RunConfig alone = tiny(world);
-    alone.retriever.objectives = objectives;
+    alone.model.fusion = fusion;
+    alone.retriever.objectives = *objectives;
     alone.retriever.documents = 3;
     const Outcome want = outcome_of(alone, {}, References::kSteps);
-    struct Layout {
-      int64_t dp, pp, tp, microbatches, zero;
-      const char* schedule;
-    };
-    for (const Layout& l : {Layout{2, 1, 1, 1, 2, "1f1b"}, Layout{1, 2, 1, 2, 0, "1f1b"}, Layout{1, 1, 2, 1, 0, "1f1b"}, Layout{1, 4, 1, 3, 0, "zb_h1"},
-                            Layout{2, 2, 2, 2, 1, "list"}}) {
-      SCOPED_TRACE(concat(objectives.begin()->first, ": dp ", l.dp, " pp ", l.pp, " tp ", l.tp, " ", l.schedule));
+    for (const Layout& l : layouts) {
+      SCOPED_TRACE(concat(fusion, " ", objectives->begin()->first, ": dp ", l.dp, " pp ", l.pp, " tp ", l.tp, " ", l.schedule, ", ", l.token_slices,
+                          " slices, once a ", l.encode_once));
       RunConfig config = alone;
       lay_out(config, l);
       config.parallel.sequence = l.tp > 1;
       config.parallel.microbatches = l.microbatches;
+      config.parallel.token_slices = l.token_slices;
+      config.parallel.encode_once = l.encode_once;
+      config.validate();
       const Difference d = compare(want, train_threads(config, References::kSteps));
       // fp64 sums in another order
       EXPECT_LE(d.loss, 1e-10) << d.worst_parameter;
