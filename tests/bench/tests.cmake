@@ -2,6 +2,11 @@
 add_executable(ops_bench EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/ops_bench.cpp)
 target_link_libraries(ops_bench PRIVATE model contexture_flags)
 contexture_torch_pch(ops_bench)
+# What token slices gain.
+add_executable(slices_bench EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/slices_bench.cpp)
+target_link_libraries(slices_bench PRIVATE model contexture_flags)
+target_include_directories(slices_bench PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/parallel)  # sliced_sleepers.h
+contexture_torch_pch(slices_bench)
 # A rank of the experiments in tests/bench/network.
 add_executable(layout_bench ${CMAKE_CURRENT_LIST_DIR}/network/layout_bench.cpp)
 target_link_libraries(layout_bench PRIVATE model contexture_flags)

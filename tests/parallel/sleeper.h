@@ -18,20 +18,25 @@ class Sleeper : public Block {
     weight_ = &use(store, name + ".weight", {1}, Init::constant(1.5));
   }
   Tensors forward(const Tensors& inputs, const Pass& pass) const override {
-    rest();
+    rest(forward_s(pass));
     at::Tensor sum = inputs.empty() ? pass.feed("x") : inputs[0];
     for (size_t i = 1; i < inputs.size(); ++i) sum = sum + inputs[i];
     const at::Tensor y = sum * weight_->value;
-    if (y.requires_grad() && seconds_ > 0) y.register_hook([this](const at::Tensor&) { rest(); });
+    const double back = backward_s(pass);
+    if (y.requires_grad() && back > 0) y.register_hook([back](const at::Tensor&) { rest(back); });
     return {y};
   }
   std::vector<WireShape> shapes(const Pass& pass) const override {
     return {{pass.feed("x").sizes().vec(), at::kDouble}};
   }
 
+ protected:
+  virtual double forward_s(const Pass&) const { return seconds_; }
+  virtual double backward_s(const Pass&) const { return seconds_; }
+
  private:
-  void rest() const {
-    if (seconds_ > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+  static void rest(double seconds) {
+    if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
   double seconds_;
   const Parameter* weight_;
