@@ -164,21 +164,10 @@ std::vector<WireShape> TextPool::shapes(const Pass& pass) const {
 
 Tensors TextPool::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor& states_ND = inputs[0];
+  if (mean_) return {layers::unit_length(layers::sequence_means(states_ND, pass, tower_))};
   const at::Tensor begin_S1 = parallel::to_device(pass.feed(tower_ + ".begin"), states_ND.device());
-  const int64_t S = begin_S1.numel() - 1;
-  const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
-  const at::Tensor first_S = begin_S1.narrow(0, 0, S);
-  at::Tensor pooled_SD;
-  if (mean_) {
-    // Row by row into its text: the sum's order does not depend on what else is in the batch.
-    const at::Tensor length_S1 = (begin_S1.narrow(0, 1, S) - first_S).unsqueeze(1);
-    pooled_SD = at::zeros({S, states_ND.size(1)}, states_ND.options().dtype(wide))
-                    .index_add(0, pass.feed(tower_ + ".row_sequence"), states_ND.to(wide)) /
-                length_S1;
-  } else {
-    pooled_SD = states_ND.index_select(0, first_S).to(wide);
-  }
-  return {pooled_SD / (pooled_SD.square().sum(1, /*keepdim=*/true) + 1e-12).sqrt()};
+  const at::Tensor first_SD = states_ND.index_select(0, begin_S1.slice(0, 0, -1));
+  return {layers::unit_length(first_SD.to(parallel::wide_dtype(states_ND.scalar_type())))};
 }
 
 void add_text_tower(ParameterStore& store, const SentenceEncoderConfig& config, double dropout,

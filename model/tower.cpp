@@ -136,13 +136,8 @@ Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor begin = parallel::to_device(pass.feed(tower_ + ".begin"), states_ND.device());
   const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
   const auto pooled_plain = [&](const at::Tensor& sequences) {  // [s] int64 on the states' device
-    const at::Tensor first = begin.index_select(0, sequences);
-    if (config_.pooling == "cls") return ops::linear(states_ND.index_select(0, first), plain_->value);
-    // Row by row into its sequence: the sum's order does not depend on what else is in the batch.
-    const at::Tensor length = begin.index_select(0, sequences + 1) - first;
-    const at::Tensor sums = at::zeros({S, states_ND.size(1)}, states_ND.options().dtype(wide))
-                                .index_add(0, pass.feed(tower_ + ".row_sequence"), states_ND.to(wide));
-    const at::Tensor mean = sums.index_select(0, sequences) / length.unsqueeze(1);
+    if (config_.pooling == "cls") return ops::linear(states_ND.index_select(0, begin.index_select(0, sequences)), plain_->value);
+    const at::Tensor mean = layers::sequence_means(states_ND, pass, tower_).index_select(0, sequences);
     return ops::linear(mean.to(states_ND.scalar_type()), plain_->value);
   };
   at::Tensor pooled_SE;
@@ -163,8 +158,20 @@ Tensors Pool::forward(const Tensors& inputs, const Pass& pass) const {
     if (parts.empty()) return {at::zeros({0, config_.embedding_width}, states_ND.options().dtype(wide))};
     pooled_SE = parts.size() == 1 ? parts[0] : at::cat(parts).index_select(0, at::cat(places).argsort());
   }
-  pooled_SE = pooled_SE.to(wide);
-  return {pooled_SE / (pooled_SE.square().sum(1, /*keepdim=*/true) + 1e-12).sqrt()};
+  return {layers::unit_length(pooled_SE.to(wide))};
+}
+
+at::Tensor layers::sequence_means(const at::Tensor& states_ND, const Pass& pass, const std::string& tower) {
+  const at::Tensor begin_S1 = parallel::to_device(pass.feed(tower + ".begin"), states_ND.device());
+  const at::ScalarType wide = parallel::wide_dtype(states_ND.scalar_type());
+  const at::Tensor length_S = begin_S1.diff();
+  return at::zeros({length_S.numel(), states_ND.size(1)}, states_ND.options().dtype(wide))
+             .index_add(0, pass.feed(tower + ".row_sequence"), states_ND.to(wide)) /
+         length_S.unsqueeze(1);
+}
+
+at::Tensor layers::unit_length(const at::Tensor& rows_SE) {
+  return rows_SE / (rows_SE.square().sum(1, /*keepdim=*/true) + 1e-12).sqrt();
 }
 
 double layers::attention_flops(const Pass& pass, const std::string& prefix, int64_t width, bool causal) {

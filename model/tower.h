@@ -90,8 +90,12 @@ class Pool : public parallel::Block {
   const parallel::Parameter *plain_, *patch_ = nullptr;
 };
 
-// Used by the decoder too.
+// Used by the decoder and by published encoders too.
 namespace layers {
+// Each sequence's mean state: [N, D] to [S, D], fp32 or wider. Row by row into its sequence: the order of the sum does not
+// depend on what else is in the batch.
+at::Tensor sequence_means(const at::Tensor& states_ND, const parallel::Pass& pass, const std::string& tower);
+at::Tensor unit_length(const at::Tensor& rows_SE);  // each row, over its Euclidean norm
 // Multiply-adds x 2 of attention: each query row with each key row it may read, for `width` numbers, twice.
 double attention_flops(const parallel::Pass& pass, const std::string& segments, int64_t width, bool causal);
 // The shape of a tower's rows (this rank's, if shared out), in the dtype of `like`.
