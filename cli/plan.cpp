@@ -19,7 +19,7 @@ struct Options {
   std::string cluster, html, timeline, measured;
   int nodes = 0, gpus_per_node = 0, top = 5;
   train::PlanningFacts facts;
-  double search_ms = 0.0, network_share = -1.0, round_ratio = 0.0;
+  double search_ms = 0.0, distinct = 0.0, network_share = -1.0, round_ratio = 0.0;
   bool json = false;
 };
 
@@ -36,13 +36,14 @@ parallel::Cluster cluster_of(const Options& options) {
 }
 
 // Settings of the layout that the user has decided: all that --set names; of a file's only the
-// mesh, since a configuration usually says something of the rest.
-parallel::FixedLayout fixed_of(const SettingOptions& settings, const parallel::ParallelConfig& p) {
+// mesh and its order, since a configuration usually says something of the rest.
+parallel::FixedLayout fixed_of(const SettingOptions& settings, const train::RunConfig& config) {
+  const parallel::ParallelConfig& p = config.parallel;
   std::set<std::string> named;
   for (const std::string& set : settings.sets) named.insert(set.substr(0, set.find('=')));
   if (!settings.file.empty()) {
     const Json file = read_json_file(settings.file);
-    for (const char* axis : {"dp", "pp", "tp"}) {
+    for (const char* axis : {"dp", "pp", "tp", "order"}) {
       if (file.contains("parallel") && file["parallel"].contains(axis))
         named.insert(concat("parallel.", axis));
     }
@@ -57,6 +58,9 @@ parallel::FixedLayout fixed_of(const SettingOptions& settings, const parallel::P
   if (given("microbatches")) fixed.microbatches = p.microbatches;
   if (given("schedule")) fixed.schedule = p.schedule;
   if (given("recompute")) fixed.recompute = p.recompute;
+  if (given("token_slices")) fixed.token_slices = p.token_slices;
+  if (given("order")) fixed.order = p.order;
+  if (named.count("data.assembly") != 0) fixed.assembly = config.data.assembly;
   return fixed;
 }
 
@@ -64,6 +68,28 @@ parallel::FixedLayout fixed_of(const SettingOptions& settings, const parallel::P
 void validate(train::RunConfig config) {
   config.parallel = {};
   config.validate();
+}
+
+// Whether the run's objectives and way of encoding go with token slices.
+bool takes_slices(train::RunConfig config) {
+  const std::string encode_once = config.parallel.encode_once;
+  config.parallel = {};
+  config.parallel.pp = config.parallel.token_slices = 2;
+  config.parallel.encode_once = encode_once;
+  try {
+    config.validate();
+  } catch (const UsageError&) {
+    return false;
+  }
+  return true;
+}
+
+parallel::PlannedModel model_of(const train::RunConfig& config, const train::PlanningFacts& facts) {
+  parallel::PlannedModel out = train::planned_model(config, facts);
+  out.assembly = config.data.assembly;
+  out.token_slices = takes_slices(config);
+  out.offload_in_file = out.offload && config.parallel.offload != "host";
+  return out;
 }
 
 [[noreturn]] void refuse(parallel::Planner& planner, const parallel::FixedLayout& fixed) {
@@ -87,8 +113,11 @@ std::string command_of(const Options& options, const parallel::Cluster& cluster,
     out += format("--nnodes {} --node-rank $RANK --rendezvous $HOST:29500 ", cluster.nodes);
   out += "-- train" +
          (options.settings.file.empty() ? std::string() : " --config " + options.settings.file);
+  const auto name_of = [](const std::string& set) { return set.substr(0, set.find('=')); };
+  std::set<std::string> planned;
+  for (const Json& set : plan["settings"]) planned.insert(name_of(set.get<std::string>()));
   for (const std::string& set : options.settings.sets) {
-    if (set.rfind("parallel.", 0) != 0) out += " --set '" + set + "'";
+    if (planned.count(name_of(set)) == 0) out += " --set '" + set + "'";
   }
   for (const Json& set : plan["settings"]) out += " --set '" + set.get<std::string>() + "'";
   return out;
@@ -112,8 +141,8 @@ void print(const Json& out) {
                       out["layouts_possible"].get<int>(), out["layouts_priced"].get<int>(),
                       out["search_s"].get<double>());
   std::cout << format(
-      "{:>3}{:>5}{:>5}{:>5}  {:<14}{:>6}{:>6}  {:<16}{:>10}{:>8}{:>8}{:>8}{:>11}{:>10}\n", "", "dp",
-      "pp", "tp", "schedule", "mb", "ZeRO", "recompute", "step s", "GB", "idle", "MFU", "samples/s",
+      "{:>3}{:>5}{:>5}{:>5}  {:<10}{:<14}{:>4}{:>8}  {:<9}{:>4}  {:<16}{:>10}{:>8}{:>8}{:>8}{:>11}{:>10}\n",
+      "", "dp", "pp", "tp", "order", "schedule", "mb", "slices", "assembly", "ZeRO", "recompute", "step s", "GB", "idle", "MFU", "samples/s",
       "$/1,000");
   int rank = 0;
   for (const Json& plan : out["plans"]) {
@@ -121,15 +150,18 @@ void print(const Json& out) {
     for (const Json& name : plan["recompute"])
       recompute += (recompute.empty() ? "" : ",") + name.get<std::string>();
     const int chunks = plan["chunks"].get<int>();
+    const auto slices = plan["token_slices"].get<int64_t>();
     const std::string schedule =
         plan["pp"].get<int>() == 1
             ? "-"
             : plan["schedule"].get<std::string>() + (chunks > 1 ? format(" x{}", chunks) : "");
     std::cout << format(
-        "{:>3}{:>5}{:>5}{:>5}  {:<14}{:>6}{:>6}  "
+        "{:>3}{:>5}{:>5}{:>5}  {:<10}{:<14}{:>4}{:>8}  {:<9}{:>4}  "
         "{:<16}{:>10.4g}{:>8.1f}{:>8}{:>8}{:>11.1f}{:>10}\n",
-        ++rank, plan["dp"].get<int>(), plan["pp"].get<int>(), plan["tp"].get<int>(), schedule,
-        plan["microbatches"].get<int64_t>(), plan["zero"].get<int>(),
+        ++rank, plan["dp"].get<int>(), plan["pp"].get<int>(), plan["tp"].get<int>(),
+        plan["order"].get<std::string>(), schedule, plan["microbatches"].get<int64_t>(),
+        slices == 0 ? "planned" : slices == 1 ? "-" : format("{}", slices),
+        plan["assembly"].get<std::string>(), plan["zero"].get<int>(),
         recompute.empty() ? "-" : recompute, plan["step_s"].get<double>(),
         plan["memory_gb"].get<double>(), percent(plan["idle"].get<double>()),
         percent(plan["mfu"].get<double>()), plan["samples_per_s"].get<double>(),
@@ -205,8 +237,9 @@ int run(const Options& options) {
                                                            train::RunConfig().parallel.partitioner
                                                        ? "exact"
                                                        : config.parallel.partitioner);
-  parallel::Planner planner(train::planned_model(config, facts), cluster, search);
-  parallel::AdviceFacts advice{.fixed = fixed_of(options.settings, config.parallel),
+  search.distinct_ratio = options.distinct;
+  parallel::Planner planner(model_of(config, facts), cluster, search);
+  parallel::AdviceFacts advice{.fixed = fixed_of(options.settings, config),
                                .network_share = options.network_share,
                                .round_ratio = options.round_ratio};
   const double start = now_s();
@@ -263,6 +296,10 @@ Command plan_command(CLI::App& program) {
       ->check(CLI::NonNegativeNumber);
   app->add_option("--search-ms", options->search_ms, "a step's index search, as measured")
       ->check(CLI::NonNegativeNumber);
+  app->add_option("--distinct", options->distinct,
+                  "different documents of a step over the slots they fill, as metrics.jsonl of a run of "
+                  "one replica has them (distinct_documents / slots): says what data.assembly=grouped saves")
+      ->check(CLI::Range(0.0, 1.0));
   app->add_option("--network-share", options->network_share,
                   "share w of the reference formula in the advice; else what the plan predicts")
       ->check(CLI::Range(0.0, 1.0));

@@ -26,6 +26,8 @@ class Adviser {
     mixed_precision();
     pipeline();
     microbatches();
+    slices();
+    assembly();
     tensor();
     placement();
     storage();
@@ -212,6 +214,30 @@ class Adviser {
         l.microbatches, l.pp, best_.step_s, tried);
   }
 
+  // The best plan with one of its settings as it would be by default.
+  template <typename Value>
+  double without(Value Layout::*setting, const Value& value) {
+    Layout other = best_.layout;
+    other.*setting = value;
+    return planner_.price(other).step_s;
+  }
+
+  void slices() {
+    if (best_.layout.token_slices == 1) return;
+    say("The decoder's rows go through the pipeline in {} token slices: {:.3g} s a step, {:.3g} s "
+        "without. It counts {:.0f} us for each further slice of a block forward and twice that "
+        "back, an assumption: compare both in a short run.",
+        best_.slice_rows.size(), best_.step_s, without(&Layout::token_slices, int64_t{1}),
+        1e6 * planner_.model().slice_s);
+  }
+
+  void assembly() {
+    if (best_.layout.assembly != "grouped") return;
+    say("data.assembly=grouped takes {:.3g} s a step, arrival {:.3g}, if inputs that read the same "
+        "documents can all meet; encoded_documents in metrics.jsonl says how far they do.",
+        best_.step_s, without(&Layout::assembly, std::string("arrival")));
+  }
+
   void tensor() {
     const Layout& l = best_.layout;
     const bool crosses = l.tp > cluster_.gpus_per_node;
@@ -237,6 +263,14 @@ class Adviser {
         "tenth as fast it would take {:.3g} s instead of {:.3g}.",
         bytes_in_words(best_.across.total()), bytes_in_words(best_.inside.total()), plan.step_s,
         best_.step_s);
+    const std::string& usual = planner_.model().order;
+    if (best_.layout.order != usual)
+      say("parallel.order={} (the last axis has neighbouring ranks) sends {} of all bytes across "
+          "nodes; "
+          "{} would take {:.3g} s a step.",
+          best_.layout.order,
+          share_of(best_.across.total(), best_.across.total() + best_.inside.total()), usual,
+          without(&Layout::order, usual));
   }
 
   void storage() {

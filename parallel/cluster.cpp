@@ -58,7 +58,7 @@ double Cluster::peak(const std::string& dtype) const {
 }
 
 Cluster cluster_from_json(const Json& json, const std::string& where) {
-  require_known_keys(json, {"name", "nodes", "gpus_per_node", "gpu", "links", "usd_per_gpu_hour", "spot", "storage"}, where);
+  require_known_keys(json, {"name", "nodes", "gpus_per_node", "gpu", "links", "usd_per_gpu_hour", "spot", "host", "storage"}, where);
   Cluster cluster;
   cluster.name = json_get_or<std::string>(json, "name", "cluster", where);
   cluster.nodes = json_get<int>(json, "nodes", where);
@@ -90,6 +90,10 @@ Cluster cluster_from_json(const Json& json, const std::string& where) {
     cluster.spot_usd_per_gpu_hour = number(spot, "usd_per_gpu_hour", kRequired, false, where + ": spot");
     cluster.spot_interruptions_per_hour = number(spot, "interruptions_per_hour", 0.0, true, where + ": spot");
   }
+  if (json.contains("host")) {
+    require_known_keys(json["host"], {"gb_per_s"}, where + ": host");
+    cluster.host_bytes_per_s = number(json["host"], "gb_per_s", kRequired, false, where + ": host") * 1e9;
+  }
   if (json.contains("storage")) {
     const Json& storage = json["storage"];
     require_known_keys(storage, {"mb_per_s", "files_per_s"}, where + ": storage");
@@ -114,6 +118,7 @@ Json to_json(const Cluster& cluster) {
     json["spot"] = {{"usd_per_gpu_hour", cluster.spot_usd_per_gpu_hour},
                     {"interruptions_per_hour", cluster.spot_interruptions_per_hour}};
   }
+  if (cluster.host_bytes_per_s > 0.0) json["host"] = {{"gb_per_s", cluster.host_bytes_per_s / 1e9}};
   if (cluster.storage_bytes_per_s > 0.0 || cluster.storage_files_per_s > 0.0) {
     json["storage"] = {{"mb_per_s", cluster.storage_bytes_per_s / 1e6}, {"files_per_s", cluster.storage_files_per_s}};
   }

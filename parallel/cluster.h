@@ -21,6 +21,7 @@ struct Cluster {
   double usd_per_gpu_hour = 0.0;                        // 0: unknown
   double spot_usd_per_gpu_hour = 0.0;                   // 0: no spot offer
   double spot_interruptions_per_hour = 0.0;             // of the whole cluster
+  double host_bytes_per_s = 0.0;                        // between a GPU and its node's memory, each way, each GPU at the same time; 0: unknown
   double storage_bytes_per_s = 0.0;                     // what all nodes together write to and read from storage; 0: unknown
   double storage_files_per_s = 0.0;                     // small files that one node opens and reads; 0: unknown
 

@@ -39,6 +39,7 @@ AllReduceChoice best_all_reduce(int n, double bytes, const Link& link);
 struct RankGroup {
   int nodes = 1, per_node = 1;
   Link inside = {}, across = {};
+  bool operator==(const RankGroup&) const = default;
   int size() const { return nodes * per_node; }
   const Link& slowest() const { return nodes > 1 ? across : inside; }
 };

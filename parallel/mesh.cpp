@@ -78,9 +78,11 @@ std::vector<int> MeshLayout::group(int rank, const std::vector<Axis>& axes) cons
 }
 
 bool MeshLayout::crosses_nodes(Axis axis, int ranks_per_node) const {
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const std::vector<int> members = group(rank, {axis});
-    if (members.front() / ranks_per_node != members.back() / ranks_per_node) return true;
+  for (int first = 0; first < world_size(); ++first) {
+    Coordinate at = coordinate(first);
+    if (along(at, axis) != 0) continue;
+    along(at, axis) = size(axis) - 1;
+    if (first / ranks_per_node != rank(at) / ranks_per_node) return true;
   }
   return false;
 }

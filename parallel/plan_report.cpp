@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "parallel/chrome_trace.h"
+#include "parallel/internal/layout_trace.h"
 #include "parallel/mesh.h"
 
 namespace contexture::parallel {
@@ -52,8 +53,9 @@ Json wires_into(const Trace& trace, const LayoutPlan& plan, int stage,
 Json stages_of(const Planner& planner, const LayoutPlan& plan) {
   const Layout& l = plan.layout;
   const int64_t runs = l.dp * l.microbatches;
-  const Trace trace = planner.model().trace((planner.model().batch_size + runs - 1) / runs);
-  const MeshLayout mesh(l.gpus(), l.dp, l.pp, l.tp, planner.model().order);
+  const Trace trace = with_documents(
+      planner.model().trace((planner.model().batch_size + runs - 1) / runs), plan.documents);
+  const MeshLayout mesh(l.gpus(), l.dp, l.pp, l.tp, l.order);
   std::vector<int> node;
   for (int r = 0; r < l.pp; ++r)
     node.push_back(mesh.rank({0, r, 0}) / planner.cluster().gpus_per_node);
@@ -102,7 +104,8 @@ Json to_json(const Planner& planner, const LayoutPlan& plan) {
   Json parts = {{"pipeline_s", plan.pipeline_s},
                 {"exposed_reduce_s", plan.exposed_reduce_s},
                 {"shared_s", plan.shared_s},
-                {"publish_s", plan.publish_s}};
+                {"publish_s", plan.publish_s},
+                {"offload_s", plan.offload_s}};
   for (const auto& [name, seconds] : plan.forward_work_s) parts[name + "_s"] = seconds;
   const size_t fullest = std::max_element(plan.memory.begin(), plan.memory.end(),
                                           [](const MemoryParts& a, const MemoryParts& b) {
@@ -116,6 +119,11 @@ Json to_json(const Planner& planner, const LayoutPlan& plan) {
           {"chunks", l.chunks},
           {"microbatches", l.microbatches},
           {"inputs_per_microbatch", (planner.model().batch_size + runs - 1) / runs},
+          {"token_slices", l.token_slices},
+          {"slice_rows", plan.slice_rows},
+          {"assembly", l.assembly},
+          {"documents_encoded", plan.documents},
+          {"order", l.order},
           {"zero", l.zero},
           {"recompute", l.recompute},
           {"step_s", plan.step_s},
@@ -140,25 +148,29 @@ Json to_json(const Planner& planner, const LayoutPlan& plan) {
 }
 
 Json chrome_trace(const LayoutPlan& plan) {
-  const Schedule schedule = schedule_of(plan.graph, plan.layout);
-  const ScheduleReport report = simulate(plan.graph, schedule, plan.times);
+  const SimulatedStep& step = plan.step;
+  const ScheduleReport report = simulate(step.graph, step.schedule, step.times);
   Json events = Json::array();
-  for (size_t rank = 0; rank < schedule.by_rank.size(); ++rank) {
+  for (size_t rank = 0; rank < step.schedule.by_rank.size(); ++rank) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
                       {"pid", 0},
                       {"tid", rank},
                       {"args", {{"name", concat("rank ", rank)}}}});
-    for (size_t i = 0; i < schedule.by_rank[rank].size(); ++i) {
-      const Action& action = schedule.by_rank[rank][i];
-      const double F = plan.times.forward[action.stage], I = plan.times.input_grad[action.stage],
-                   W = plan.times.weight_grad[action.stage];
+    for (size_t i = 0; i < step.schedule.by_rank[rank].size(); ++i) {
+      const Action& action = step.schedule.by_rank[rank][i];
+      const double F = step.times.forward[action.stage], I = step.times.input_grad[action.stage],
+                   W = step.times.weight_grad[action.stage];
       const double seconds = action.work == Work::kForward      ? F
                              : action.work == Work::kInputGrad  ? I
                              : action.work == Work::kWeightGrad ? W
                                                                 : I + W;
-      events.push_back(chrome_event(to_text(action), std::string(1, static_cast<char>(action.work)), 0, static_cast<int>(rank),
-                                    report.start[rank][i], seconds));
+      const int slice = step.slice_of[action.stage];
+      const std::string name =
+          to_text(Action{step.stage_of[action.stage], action.work, action.microbatch}) +
+          (slice < 0 ? "" : concat(".", slice));
+      events.push_back(chrome_event(name, std::string(1, static_cast<char>(action.work)), 0,
+                                    static_cast<int>(rank), report.start[rank][i], seconds));
     }
   }
   return chrome_trace_file(std::move(events));
@@ -178,6 +190,10 @@ std::string in_words(const Layout& l) {
     out += l.chunks > 1 ? format(", {} with {} chunks", l.schedule, l.chunks) : ", " + l.schedule;
   out += format(", {} microbatch{} a replica, ZeRO {}", l.microbatches,
                 l.microbatches == 1 ? "" : "es", l.zero);
+  if (l.token_slices == 0) out += ", token slices as measured";
+  if (l.token_slices > 1) out += format(", {} token slices", l.token_slices);
+  if (l.assembly == "grouped") out += ", grouped";
+  if (!l.order.empty() && l.order != PlannedModel().order) out += ", order " + l.order;
   if (l.recompute.empty()) return out;
   out += ", recompute";
   for (const std::string& name : l.recompute) out += " " + name;

@@ -1,6 +1,7 @@
 // Which layout to train a model with on a cluster, before any money is spent: every dp x pp x tp x
-// schedule x microbatches x ZeRO x recompute that uses all GPUs is priced from the model's trace
-// and the cluster's figures, without tensors (docs/planning.md).
+// placement x schedule x microbatches x token slices x assembly x ZeRO x recompute that uses all
+// GPUs is priced from the model's trace and the cluster's figures, without tensors
+// (docs/planning.md).
 //
 // The search is exact for these prices (which include how a layout's cut is chosen): layouts are
 // looked at in the order of a lower bound of their step time, and left out only when that bound
@@ -49,9 +50,15 @@ struct PlannedModel {
   bool index_sharded = false;
   double search_s = 0.0;     // per step, as measured
   std::vector<ForwardWork> forward_work = {};
-  std::string order = "dp,pp,tp";  // mesh axes (parallel/mesh.h)
-  bool sequence = false;           // tensor-parallel ranks share rows out, too
-  bool offload = false;            // masters and moments are kept elsewhere
+  std::string order = "dp,pp,tp";     // mesh axes (parallel/mesh.h), of a layout that names none
+  std::string assembly = "arrival";   // of a layout in which nothing is known to depend on it
+  bool sequence = false;              // tensor-parallel ranks share rows out, too
+  bool offload = false;               // masters and moments are kept elsewhere
+  bool offload_in_file = false;       // and there in a file, not in the host's memory
+  bool token_slices = true;           // the run takes them (not all objectives do)
+  double slice_s = 50e-6;  // what each slice of a microbatch after the first costs a block beyond
+                           // its share of the work, forward; twice that backward. An assumption:
+                           // launches, and kernels too small to fill a GPU
   double bucket_bytes = 32 << 20;  // of gradients, reduced together
   std::vector<std::vector<std::string>> recompute = {
       {}, {"all"}};  // choices: block names or prefixes, or "all"
@@ -64,6 +71,10 @@ struct Layout {
   int64_t microbatches = 1;       // of a replica
   int zero = 0;
   std::vector<std::string> recompute = {};
+  int64_t token_slices = 1;  // of a microbatch; 0: cut where plan_token_slices says. Pipelines with
+                             // gpipe or 1f1b only
+  std::string assembly = {};  // data.assembly: arrival or grouped; empty: the model's
+  std::string order = {};     // of the mesh's axes; empty: the model's
   int gpus() const { return dp * pp * tp; }
   int stages() const { return pp * chunks; }
 };
@@ -71,8 +82,8 @@ struct Layout {
 // What the search may not change. 0, -1, empty: free.
 struct FixedLayout {
   int dp = 0, pp = 0, tp = 0, chunks = 0, zero = -1;
-  int64_t microbatches = 0;
-  std::string schedule = {};
+  int64_t microbatches = 0, token_slices = -1;
+  std::string schedule = {}, assembly = {}, order = {};
   std::optional<std::vector<std::string>> recompute = {};
 };
 
@@ -102,11 +113,23 @@ struct SpotPlan {
   double usd_per_1k_samples = 0.0;  // at the spot price, with that overhead
 };
 
+// What the clock is run against: the stages, or with token slices their parts. A stage then becomes
+// up to 2 + n: its blocks before the slices, each of the n slices, its blocks after them.
+struct SimulatedStep {
+  StageGraph graph;
+  StageTimes times;
+  Schedule schedule;
+  std::vector<int> stage_of, slice_of;  // [part]; slice -1: not of a slice
+};
+
 struct LayoutPlan {
   Layout layout;
   Plan cut;  // stages; device r is rank r
-  StageGraph graph;
   StageTimes times;  // per microbatch, collectives of tensor parallelism and ZeRO included
+  SimulatedStep step;
+  std::vector<double> slice_rows = {};  // share of a microbatch's rows in each token slice
+  double documents = 1.0;  // distinct documents that a microbatch encodes, of those that the groups
+                           // in it would alone (data.group_size)
   std::vector<MemoryParts> memory;                // [rank]
   double memory_bytes = 0.0;                      // of the fullest rank
   double pipeline_s = 0.0, idle = 0.0;            // the schedule alone
@@ -114,6 +137,8 @@ struct LayoutPlan {
                                                   // began; what outlasts the schedule
   double shared_s = 0.0, publish_s = 0.0;  // gradients of parameters on several ranks | new values
                                            // to all replicas (ZeRO 1, 2)
+  double offload_s = 0.0;  // gradients to where the optimizer's state is and values back; the state
+                           // itself too, where it lies in a file
   std::map<std::string, double> forward_work_s;  // by ForwardWork::name, and "search"
   double tensor_s =
       0.0;  // of pipeline_s: all-reduces over tensor-parallel ranks that the busiest rank waits for
@@ -135,6 +160,10 @@ struct SearchOptions {
   double usable_memory =
       0.9;  // share of a GPU's memory; the rest is for the allocator's gaps and the libraries
   bool prune = true;  // false: price every layout (tests)
+  // Distinct documents of a step's inputs over the slots they fill, as a run of one replica counted
+  // them; 0: unknown, and no group of inputs (PlannedModel::whole_inputs) then shares documents with
+  // another.
+  double distinct_ratio = 0.0;
 };
 
 class Planner {
@@ -168,8 +197,7 @@ class Planner {
   int possible_ = 0, priced_ = 0;
 };
 
-// What a step's time is made of that fits beside an order of work: the schedule of a plan, to draw
-// it.
+// The order of work of a layout's whole stages.
 Schedule schedule_of(const StageGraph& graph, const Layout& layout);
 
 // The settings that make `contexture train` run a plan.

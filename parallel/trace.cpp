@@ -40,10 +40,12 @@ void check_block(const Trace& trace, const TraceBlock& block, const std::string&
                                                     {"forward_sums", static_cast<double>(block.forward_sums)},
                                                     {"forward_sum_bytes", static_cast<double>(block.forward_sum_bytes)},
                                                     {"backward_sums", static_cast<double>(block.backward_sums)},
-                                                    {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)}};
+                                                    {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)},
+                                                    {"rows", static_cast<double>(block.rows)},
+                                                    {"pair_work", block.pair_work}};
   for (const auto& [what, value] : amounts) require_amount(value, what, "block '" + block.name + "'", where);
-  CONTEXTURE_DATA_REQUIRE(block.split_work <= 1.0 && block.split_activations <= 1.0, where, ": split_work and split_activations of block '", block.name,
-                          "' are shares, at most 1");
+  CONTEXTURE_DATA_REQUIRE(block.split_work <= 1.0 && block.split_activations <= 1.0 && block.pair_work <= 1.0, where,
+                          ": split_work, split_activations and pair_work of block '", block.name, "' are shares, at most 1");
   int last = -1;
   for (const int p : block.parameters) {
     CONTEXTURE_DATA_REQUIRE(p > last && p < static_cast<int>(trace.parameters.size()), where, ": block '", block.name,
@@ -195,6 +197,8 @@ TraceBlock block_from_json(const Json& json, const Trace& trace, const std::stri
   block.forward_sum_bytes = json_get_or<int64_t>(json, "forward_sum_bytes", 0, here);
   block.backward_sums = json_get_or<int64_t>(json, "backward_sums", 0, here);
   block.backward_sum_bytes = json_get_or<int64_t>(json, "backward_sum_bytes", 0, here);
+  block.rows = json_get_or<int64_t>(json, "rows", 0, here);
+  block.pair_work = json_get_or<double>(json, "pair_work", 0.0, here);
   return block;
 }
 
@@ -286,7 +290,9 @@ Json to_json(const Trace& trace) {
                               {"forward_sums", block.forward_sums},
                               {"forward_sum_bytes", block.forward_sum_bytes},
                               {"backward_sums", block.backward_sums},
-                              {"backward_sum_bytes", block.backward_sum_bytes}});
+                              {"backward_sum_bytes", block.backward_sum_bytes},
+                              {"rows", block.rows},
+                              {"pair_work", block.pair_work}});
   }
   for (const TraceWire& wire : trace.wires) {
     json["wires"].push_back({{"name", wire.name},

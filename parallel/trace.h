@@ -32,6 +32,10 @@ struct TraceBlock {
   // summed over them in a forward and in its backward: number of all-reduces, bytes of their tensors.
   double split_work = 0.0, split_activations = 0.0;
   int64_t forward_sums = 0, forward_sum_bytes = 0, backward_sums = 0, backward_sum_bytes = 0;
+  // Token slices: how many rows an input has here, where the block may run on consecutive runs of them (0: it may not), and the share of its
+  // work that compares rows with earlier ones of their sequence, so that later slices have more of it.
+  int64_t rows = 0;
+  double pair_work = 0.0;
   bool operator==(const TraceBlock&) const = default;
 };
 

@@ -124,6 +124,14 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     for (const Parameter* p : block.parameters()) row.parameters.push_back(place.at(p));
     std::sort(row.parameters.begin(), row.parameters.end());
     row.forward_flops = row.input_grad_flops = row.weight_grad_flops = block.forward_flops(pass);
+    if (block.by_rows() && !outputs.empty() && !outputs[0].sizes.empty()) {
+      row.rows = std::llround(static_cast<double>(outputs[0].sizes[0]) / options.inputs);
+      // What is not rows times matrices is attention. Where the block reads documents, their part is
+      // in it, though later rows do not have more of that: later slices then look a little longer
+      // than they are.
+      if (row.forward_flops > 0)
+        row.pair_work = std::clamp(1.0 - block.Block::forward_flops(pass) / row.forward_flops, 0.0, 1.0);
+    }
     int64_t output_bytes = 0;
     for (const WireShape& out : outputs) output_bytes += bytes_of(out);
     if (options.estimate) {

@@ -59,7 +59,8 @@ function tiles() {
 
 function table() {
   const columns = [['dp', p => p.dp], ['pp', p => p.pp], ['tp', p => p.tp], ['schedule', p => p.pp > 1 ? p.schedule + (p.chunks > 1 ? ' x' + p.chunks : '') : '-'],
-    ['microbatches', p => p.microbatches], ['ZeRO', p => p.zero], ['recompute', p => p.recompute.join(', ') || '-'], ['step', p => seconds(p.step_s)],
+    ['order', p => p.order], ['microbatches', p => p.microbatches],
+    ['token slices', p => p.token_slices === 1 ? '-' : p.token_slices || 'planned'], ['assembly', p => p.assembly], ['ZeRO', p => p.zero], ['recompute', p => p.recompute.join(', ') || '-'], ['step', p => seconds(p.step_s)],
     ['memory', p => inBytes(1e9 * p.memory_gb)], ['idle', p => percent(p.idle)], ['MFU', p => percent(p.mfu)],
     ['across nodes', p => inBytes(p.bytes_per_step.across.pipeline + p.bytes_per_step.across.tensor + p.bytes_per_step.across.data)],
     ['$/1,000', p => p.usd_per_1k_samples === null ? '-' : p.usd_per_1k_samples.toPrecision(3)]];

@@ -5,11 +5,13 @@
 #include <limits>
 
 #include "core/error.h"
+#include "parallel/internal/sliced_step.h"
 
 namespace contexture::parallel {
 namespace {
 
 constexpr int kMicrobatchesAStage = 4;
+constexpr double kAssumedHost = 25e9;  // bytes a second each way of a GPU on 16 lanes of PCIe 4
 
 std::string joined(const std::vector<std::string>& names) {
   std::string out;
@@ -46,18 +48,6 @@ double pipeline_bound_s(int p, double m, double total_s, double path_s) {
   return low;
 }
 
-double crossing_hops(const MeshLayout& mesh, Axis axis, int gpus_per_node) {
-  double hops = 0.0, crossing = 0.0;
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    const std::vector<int> ring = mesh.group(rank, {axis});
-    const size_t at = std::find(ring.begin(), ring.end(), rank) - ring.begin();
-    const int next = ring[(at + 1) % ring.size()];
-    hops += 1.0;
-    crossing += next / gpus_per_node != rank / gpus_per_node ? 1.0 : 0.0;
-  }
-  return crossing / hops;
-}
-
 LayoutCosts::LayoutCosts(const PlannedModel& model, const Cluster& cluster,
                          const SearchOptions& options)
     : model_(model), cluster_(cluster), options_(options) {}
@@ -76,17 +66,50 @@ const Trace& LayoutCosts::whole(int64_t inputs) {
   return known->second;
 }
 
+int64_t LayoutCosts::rows() {
+  int64_t rows = 0;
+  for (const TraceBlock& block : whole(1).blocks) rows = std::max(rows, block.rows);
+  return rows;
+}
+
+// A microbatch holds g of the step's G groups. Where a document of the step is read by r groups on
+// average, and these come as drawn, a document is missing from a microbatch with probability
+// (1 - g/G)^r. Grouped, those that read the same meet: no microbatch then reads more than its share,
+// but none less than one group does.
+double LayoutCosts::documents(const Layout& layout) const {
+  if (options_.distinct_ratio <= 0.0) return 1.0;
+  const auto size = static_cast<double>(model_.whole_inputs), n = static_cast<double>(inputs(layout)),
+             groups = std::ceil(n / size),
+             all = std::max(groups, static_cast<double>(model_.batch_size) / size),
+             readers = 1.0 / (size * options_.distinct_ratio);
+  if (readers <= 1.0) return std::min(1.0 / readers, n / groups);  // not even all inputs of a group
+  return assembly(layout) == "grouped"
+             ? std::max(1.0 / readers, 1.0 / groups)
+             : all / (readers * groups) * (1.0 - std::pow(1.0 - groups / all, readers));
+}
+
+bool LayoutCosts::assembly_matters(Layout layout) const {
+  layout.assembly = "arrival";
+  const double as_drawn = documents(layout);
+  layout.assembly = "grouped";
+  return documents(layout) < as_drawn;
+}
+
 const LayoutTrace& LayoutCosts::trace(const Layout& layout, int64_t n, bool split_backward) {
-  const std::string key =
-      concat(n, " ", layout.tp, " ", split_backward, " ", joined(layout.recompute));
+  const double shared = documents(layout);
+  const RankGroup& tensor = links(layout).tensor;
+  const std::string key = concat(n, " ", tensor.nodes, " ", tensor.per_node, " ", split_backward, " ",
+                                 shared, " ", joined(layout.recompute));
   const auto known = traces_.find(key);
   if (known != traces_.end()) return known->second;
   return traces_
-      .emplace(key, layout_trace(whole(n), {.tensor = group_along(layout, Axis::kTp),
-                                            .sequence = model_.sequence,
-                                            .split_backward = split_backward,
-                                            .recompute = layout.recompute,
-                                            .flops_per_s = flops_per_s()}))
+      .emplace(key,
+               layout_trace(shared == 1.0 ? whole(n) : with_documents(whole(n), shared),
+                            {.tensor = tensor,
+                             .sequence = model_.sequence,
+                             .split_backward = split_backward,
+                             .recompute = layout.recompute,
+                             .flops_per_s = flops_per_s()}))
       .first->second;
 }
 
@@ -101,45 +124,28 @@ double LayoutCosts::passes(const ForwardWork& work, const Layout& layout) {
   const int64_t runs = layout.microbatches * layout.dp;
   if (work.only_when_cut && runs == 1 && layout.pp == 1) return 0.0;
   if (work.bytes_per_step == 0.0) return work.per_step;
-  for (const TraceWire& wire : whole(inputs(layout)).wires) {
+  for (const TraceWire& wire : trace(layout).trace.wires) {
     if (wire.name == work.wires.front())
       return work.bytes_per_step / (static_cast<double>(runs) * wire.forward_bytes());
   }
   return 0.0;
 }
 
-// The group of rank 0 along an axis. Where groups lie unevenly over nodes it counts as having one
-// rank on each.
-RankGroup LayoutCosts::group_along(const Layout& layout, Axis axis) const {
-  const MeshLayout where = mesh(layout);
-  const std::vector<int> ranks = where.group(0, {axis});
-  const int size = static_cast<int>(ranks.size());
-  RankGroup out{.nodes = size, .per_node = 1, .inside = cluster_.inside, .across = cluster_.across};
-  if (!where.crosses_nodes(axis, cluster_.gpus_per_node))
-    return {.nodes = 1, .per_node = size, .inside = cluster_.inside, .across = cluster_.across};
-  const auto here = static_cast<int>(
-      std::count_if(ranks.begin(), ranks.end(), [&](int r) { return r < cluster_.gpus_per_node; }));
-  if (layout.gpus() % cluster_.gpus_per_node == 0 && size % here == 0) {
-    out.nodes = size / here;
-    out.per_node = here;
-  }
-  return out;
+const MeshLinks& LayoutCosts::links(const Layout& layout) {
+  const auto key = std::make_tuple(layout.dp, layout.pp, layout.tp, order(layout));
+  const auto known = links_.find(key);
+  if (known != links_.end()) return known->second;
+  const MeshLayout mesh(layout.gpus(), layout.dp, layout.pp, layout.tp, order(layout));
+  return links_.emplace(key, mesh_links(mesh, cluster_)).first->second;
 }
 
 // Between pipeline ranks: the slower one where replicas differ.
-std::vector<std::vector<Link>> LayoutCosts::links_between(const Layout& layout) const {
-  const MeshLayout where = mesh(layout);
-  std::vector<std::vector<Link>> out(layout.pp, std::vector<Link>(layout.pp));
+std::vector<std::vector<Link>> LayoutCosts::links_between(const Layout& layout) {
+  const MeshLinks& where = links(layout);
+  std::vector<std::vector<Link>> out(layout.pp, std::vector<Link>(layout.pp, cluster_.inside));
   for (int a = 0; a < layout.pp; ++a) {
     for (int b = 0; b < layout.pp; ++b) {
-      const Link* link = &cluster_.inside;
-      for (int d = 0; d < layout.dp; ++d) {
-        for (int t = 0; t < layout.tp; ++t) {
-          const Link& here = cluster_.between(where.rank({d, a, t}), where.rank({d, b, t}));
-          if (&here == &cluster_.across) link = &cluster_.across;
-        }
-      }
-      out[a][b] = *link;
+      if (where.crosses[a][b]) out[a][b] = cluster_.across;
     }
   }
   return out;
@@ -158,34 +164,89 @@ MemoryParts LayoutCosts::states_of(double parameters, const Layout& layout) cons
   return out;
 }
 
+// Gradients go to where the state is and new values come back, parameter by parameter; in a file,
+// masters and moments are read and written, by all nodes together.
+double LayoutCosts::offload_s(double rank_parameters, double all_parameters,
+                              const Layout& layout) const {
+  if (!model_.offload) return 0.0;
+  const double n = layout.zero >= 1 ? layout.dp : 1.0,
+               host = cluster_.host_bytes_per_s > 0 ? cluster_.host_bytes_per_s : kAssumedHost,
+               storage = cluster_.storage_bytes_per_s > 0 ? cluster_.storage_bytes_per_s
+                                                          : kAssumedStorage;
+  const double there = (model_.wide_bytes + model_.weight_bytes) * rank_parameters / n / host;
+  const double copies = layout.dp / n * layout.tp;  // of all_parameters, over the ranks
+  return there + (model_.offload_in_file
+                      ? 2 * 3 * model_.wide_bytes * all_parameters * copies / storage
+                      : 0.0);
+}
+
+// Of the schedule alone. work_s: a microbatch's, over all ranks.
+double LayoutCosts::pipeline_bound(const Layout& layout, const LayoutTrace& traced,
+                                   double work_s) {
+  const auto m = static_cast<double>(layout.microbatches);
+  const int p = layout.pp;
+  const Trace& t = traced.trace;
+  double bound = m * work_s / p;
+  for (const TraceBlock& block : t.blocks) bound = std::max(bound, m * step_s(block));
+  if (layout.chunks > 1) return bound;
+  if (layout.token_slices == 1)
+    return std::max(bound, pipeline_bound_s(p, m, work_s, traced.path_s));
+  const SlicedPaths& paths = sliced_paths(layout, traced);
+  bound = std::max(bound, pipeline_bound_s(p, m, paths.first_s, paths.first_s));
+  return paths.share > 0 ? std::max(bound, pipeline_bound_s(p, m / paths.share, paths.sliced_s,
+                                                            paths.sliced_s))
+                         : bound;
+}
+
+// What is behind a rank on the path need only wait for its first slice. Work before the slices may
+// fill the wait, so that only the path itself counts; but of the path's blocks that are sliced all
+// slices do, 1 / share times the first.
+const LayoutCosts::SlicedPaths& LayoutCosts::sliced_paths(const Layout& layout,
+                                                          const LayoutTrace& traced) {
+  const auto key = std::make_pair(&traced, layout.token_slices);
+  const auto known = sliced_paths_.find(key);
+  if (known != sliced_paths_.end()) return known->second;
+  const std::vector<TraceBlock>& blocks = traced.trace.blocks;
+  const auto [rows, pairs] = least_first_slice(layout.token_slices, inputs(layout));
+  std::vector<double> share(blocks.size(), 1.0), sliced(blocks.size(), 0.0);
+  SlicedPaths out;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b].rows == 0) continue;
+    share[b] = sliced[b] = (1 - blocks[b].pair_work) * rows + blocks[b].pair_work * pairs;
+    out.share = std::max(out.share, share[b]);
+  }
+  out.first_s = critical_path_s(traced.trace, /*split_backward=*/false, share);
+  out.sliced_s = critical_path_s(traced.trace, /*split_backward=*/false, sliced);
+  return sliced_paths_.emplace(key, out).first->second;
+}
+
 LayoutCosts::Bounds LayoutCosts::bounds(const Layout& layout) {
   const LayoutTrace& traced = trace(layout);
   const Trace& t = traced.trace;
   const auto m = static_cast<double>(layout.microbatches);
   const double p = layout.pp, n = layout.dp;
-  double bytes = 0.0, work = 0.0, longest = 0.0, activations = 0.0;
+  double bytes = 0.0, work = 0.0, activations = 0.0;
   for (const TraceParameter& parameter : t.parameters)
     bytes += static_cast<double>(parameter.bytes);
   for (const TraceBlock& block : t.blocks) {
     work += step_s(block);
-    longest = std::max(longest, step_s(block));
     activations += static_cast<double>(block.activation_bytes);
   }
   const double parameters = bytes / model_.weight_bytes;
-  RankGroup replicas = group_along(layout, Axis::kDp);
+  RankGroup replicas = links(layout).data;
   replicas.inside.latency_s = replicas.across.latency_s =
       0.0;  // so that many small collectives take no less than one of all bytes
   if (layout.zero >= 2) work += reduce_scatter_s(replicas, model_.wide_bytes * parameters);
   if (layout.zero == 3) work += 2 * all_gather_s(replicas, bytes);
   Bounds out;
-  out.step_s =
-      std::max(m * longest, layout.chunks == 1 ? pipeline_bound_s(layout.pp, m, work, traced.path_s)
-                                               : m * work / p);
+  out.step_s = pipeline_bound(layout, traced, work);
   if (layout.zero == 1 || layout.zero == 2) out.step_s += all_gather_s(replicas, bytes / p);
+  out.step_s += offload_s(parameters / p, parameters, layout);
   for (const ForwardWork& extra : model_.forward_work) {
     const double passes_made = passes(extra, layout);
+    const std::vector<bool>& runs = behind(extra);
     for (size_t b = 0; b < t.blocks.size(); ++b) {
-      if (behind(extra)[b]) out.step_s += passes_made * m * t.blocks[b].forward_s / p;
+      if (runs[b]) out.step_s += passes_made * m * t.blocks[b].forward_s / p;
     }
   }
   out.step_s += model_.search_s;
@@ -197,7 +258,7 @@ LayoutCosts::Bounds LayoutCosts::bounds(const Layout& layout) {
   return out;
 }
 
-PartitionOptions LayoutCosts::partition_options(const Layout& layout) const {
+PartitionOptions LayoutCosts::partition_options(const Layout& layout) {
   PartitionOptions options;
   options.partitioner = options_.partitioner;
   options.num_devices = layout.stages();
@@ -209,15 +270,17 @@ PartitionOptions LayoutCosts::partition_options(const Layout& layout) const {
 }
 
 // The partitioner's stages. Layouts that differ in what leaves the balance of the blocks as it is
-// share one cut: it is made for kMicrobatchesAStage microbatches of the smallest whole size, with
+// share one cut (so do placements with equal links between the stages): it is made for kMicrobatchesAStage microbatches of the smallest whole size, with
 // nothing recomputed where all would be.
 const LayoutCosts::Cut& LayoutCosts::fastest_cut(const Layout& layout) {
   Layout like = layout;
   if (like.recompute == std::vector<std::string>{"all"}) like.recompute.clear();
   const int64_t n =
       inputs(layout) % model_.whole_inputs == 0 ? model_.whole_inputs : inputs(layout);
-  const std::string key =
-      concat(n, " ", layout.pp, " ", layout.tp, " ", layout.chunks, " ", joined(like.recompute));
+  std::string key = concat(n, " ", layout.pp, " ", layout.tp, " ", links(layout).tensor.nodes, " ",
+                           layout.chunks, " ", documents(layout), " ", joined(like.recompute));
+  for (int s = 0; s < layout.pp; ++s)  // those that partition_options() asks for
+    key += links(layout).crosses[s][(s + 1) % layout.pp] ? '1' : '0';
   if (const auto known = cuts_.find(key); known != cuts_.end()) return known->second;
   Cut cut;
   PartitionOptions options = partition_options(layout);

@@ -57,6 +57,52 @@ TEST(Plan, OneReplicaOf16NodesHasItsPipelineAcrossNodesAndTensorParallelismInsid
   EXPECT_EQ(blocks, traced["blocks"].size());
 }
 
+// The decoder's blocks run by rows; attention within them is a part of their work.
+TEST(Plan, TracesSayWhatTokenSlicesCut) {
+  const TempDir dir;
+  const std::string file = (dir.path() / "trace.json").string();
+  const Result result =
+      run_program({"trace", "--config", kSource + "/configs/vlm-3b.json", "--output", file});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json traced = parse_json(read_file(file), file);
+  int sliced = 0;
+  for (const Json& block : traced["blocks"]) {
+    const bool decoder = block["name"].get<std::string>().rfind("dec.layer.", 0) == 0;
+    sliced += block["rows"].get<int>() > 0 ? 1 : 0;
+    if (!decoder) continue;
+    EXPECT_GT(block["rows"].get<int>(), 576) << block["name"];  // a picture and a question
+    EXPECT_GT(block["pair_work"].get<double>(), 0.0) << block["name"];
+    EXPECT_LT(block["pair_work"].get<double>(), 0.5) << block["name"];
+  }
+  EXPECT_EQ(sliced, 22);  // 20 layers, embedding, norm
+}
+
+TEST(Plan, KeepsWhatIsSetAndNamesWhatItChose) {
+  const Json out =
+      run_program(plan("vlm-3b.json",
+                       {"--nodes", "2", "--gpus-per-node", "4", "--set", "parallel.pp=8", "--set",
+                        "parallel.token_slices=4", "--set", "parallel.order=pp,tp,dp", "--set",
+                        "data.assembly=grouped", "--set", "parallel.sequence=true", "--json"}))
+          .json();
+  for (const Json& listed : out["plans"]) {
+    EXPECT_EQ(listed["token_slices"], 4);
+    EXPECT_EQ(listed["order"], "pp,tp,dp");
+    EXPECT_EQ(listed["assembly"], "grouped");
+    const auto command = listed["command"].get<std::string>();
+    for (const char* set : {"'parallel.token_slices=4'", "'parallel.order=pp,tp,dp'",
+                            "'data.assembly=grouped'", "'parallel.sequence=true'"}) {
+      EXPECT_EQ(command.find(set), command.rfind(set)) << set;
+      EXPECT_TRUE(contains(command, set)) << command;
+    }
+  }
+  // Objectives that read documents apart take no slices.
+  const Result refused = run_program(
+      plan("vlm-3b.json", {"--nodes", "2", "--gpus-per-node", "4", "--set", "parallel.pp=8", "--set",
+                           "parallel.token_slices=4", "--set", "retriever.objectives={\"emdr2\": 1}"}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.err, "parallel.token_slices=4 cannot be planned")) << refused.err;
+}
+
 TEST(Plan, LeftFreeItSaysWhatWinsAndWhatPlainDataParallelismWouldDo) {
   const Result result =
       run_program(plan("vlm-3b.json", {"--nodes", "16", "--gpus-per-node", "8", "--json"}));

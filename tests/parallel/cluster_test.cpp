@@ -14,13 +14,14 @@ namespace {
 const char kText[] = R"({"name": "lab", "nodes": 2, "gpus_per_node": 4,
   "gpu": {"memory_gb": 80, "peak_tflops": {"bf16": 312, "fp32": 19.5}, "efficiency": 0.5},
   "links": {"inside": {"latency_us": 3, "gb_per_s": 300}, "across": {"latency_us": 10, "gb_per_s": 25}},
-  "usd_per_gpu_hour": 2, "spot": {"usd_per_gpu_hour": 0.8, "interruptions_per_hour": 0.1}})";
+  "usd_per_gpu_hour": 2, "spot": {"usd_per_gpu_hour": 0.8, "interruptions_per_hour": 0.1}, "host": {"gb_per_s": 20}})";
 
 TEST(Cluster, ReadsWhatItWrites) {
   const Cluster cluster = cluster_from_json(parse_json(kText, "lab.json"), "lab.json");
   EXPECT_EQ(cluster.num_gpus(), 8);
   EXPECT_EQ(cluster.memory_bytes, 80e9);
   EXPECT_EQ(cluster.peak("bf16"), 312e12);
+  EXPECT_EQ(cluster.host_bytes_per_s, 20e9);
   EXPECT_EQ(cluster.between(0, 3), cluster.inside);
   EXPECT_EQ(cluster.between(3, 4), cluster.across);
   EXPECT_DOUBLE_EQ(cluster.across.seconds(25e9), 1.00001);

@@ -11,52 +11,10 @@
 #include "core/json.h"
 #include "expect_error.h"
 #include "parallel/plan_report.h"
-#include "small_graphs.h"
+#include "planner_models.h"
 
 namespace contexture::parallel {
 namespace {
-
-// Blocks in a chain, each of one second forward, one for the gradient of its inputs and one for
-// that of its weights, per input.
-struct Shape {
-  int blocks = 8;
-  int64_t parameter_bytes = 0, activation_bytes = 0, wire_bytes = 0;
-};
-
-PlannedModel chain_of(const Shape& shape, int64_t batch_size) {
-  PlannedModel model;
-  model.batch_size = batch_size;
-  model.trace = [shape](int64_t n) {
-    Trace trace;
-    trace.timed = true;
-    trace.inputs = static_cast<double>(n);
-    for (int b = 0; b < shape.blocks; ++b) {
-      TraceBlock block =
-          small_block(concat("layer.", b), static_cast<double>(n), n * shape.activation_bytes);
-      block.input_grad_s = block.weight_grad_s = static_cast<double>(n);
-      block.forward_flops = block.input_grad_flops = block.weight_grad_flops =
-          1e12 * static_cast<double>(n);
-      if (shape.parameter_bytes > 0) {
-        block.parameters = {b};
-        trace.parameters.push_back({concat("w.", b), shape.parameter_bytes});
-      }
-      trace.blocks.push_back(block);
-      if (b > 0)
-        trace.wires.push_back(small_wire(concat("h.", b), n * shape.wire_bytes, b - 1, {b}));
-    }
-    return trace;
-  };
-  return model;
-}
-
-Cluster machines(int nodes, int gpus_per_node, double memory_bytes = 1e15) {
-  Cluster cluster;
-  cluster.nodes = nodes;
-  cluster.gpus_per_node = gpus_per_node;
-  cluster.memory_bytes = memory_bytes;
-  cluster.peak_flops_per_s = {{"bf16", 1e12}};
-  return cluster;  // links take no time
-}
 
 TEST(Planner, EqualStagesIdleAsTheClosedFormsSay) {
   Planner planner(chain_of({}, 8), machines(1, 4));
@@ -229,7 +187,30 @@ PlannedModel random_model(uint64_t seed) {
     one.wires.push_back(small_wire(concat("w", b), 100 * between(1, 10), b - 1, {b}));
   }
   one.wires.push_back(small_wire("skip", 700, 0, {n / 2, n - 1}));
+  // Some blocks run in token slices, unless they read what needs all slices.
+  std::vector<bool> after(n, false);
+  for (int b = 0; b < n; ++b) {
+    bool reads_slices = false;
+    for (const TraceWire& wire : one.wires) {
+      if (std::find(wire.readers.begin(), wire.readers.end(), b) == wire.readers.end()) continue;
+      after[b] = after[b] || after[wire.producer];
+      reads_slices = reads_slices || one.blocks[wire.producer].rows > 0;
+    }
+    if (!after[b] && between(0, 1) == 1) {
+      one.blocks[b].rows = 512;
+      one.blocks[b].pair_work = between(0, 2) / 4.0;
+    } else {
+      after[b] = after[b] || reads_slices;
+    }
+  }
+  if (seed % 3 == 1) {  // what the skip's readers get is about documents
+    one.wires.back().sharing = Sharing::kDocument;
+    one.wires.back().distinct_ratio = 0.5;
+  }
   PlannedModel model;
+  model.slice_s = between(0, 2) * 1e-4;
+  model.offload = seed % 5 == 0;
+  model.offload_in_file = seed % 2 == 0;
   model.batch_size = 16;
   model.trace = [one](int64_t inputs) {
     Trace trace = one;
@@ -248,19 +229,28 @@ PlannedModel random_model(uint64_t seed) {
 }
 
 TEST(Planner, PrunedSearchFindsWhatPricingEverythingFinds) {
+  int sliced = 0, planned = 0, grouped = 0, reordered = 0;  // of the answers
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(seed);
     Cluster cluster = machines(2, seed % 2 == 0 ? 2 : 4, seed % 3 == 0 ? 60e3 : 1e9);
     cluster.inside = {.latency_s = 1e-6, .s_per_byte = 1e-8};
     cluster.across = {.latency_s = 1e-5, .s_per_byte = seed % 4 == 0 ? 1e-5 : 1e-7};
-    Planner pruned(random_model(seed), cluster),
-        exhaustive(random_model(seed), cluster, {.prune = false});
+    const double distinct = seed % 2 == 0 ? 0.0 : 0.2;
+    Planner pruned(random_model(seed), cluster, {.distinct_ratio = distinct}),
+        exhaustive(random_model(seed), cluster, {.prune = false, .distinct_ratio = distinct});
     const std::vector<LayoutPlan> some = pruned.search({}, 4), all = exhaustive.search({}, 4);
     ASSERT_EQ(some.size(), all.size());
     for (size_t i = 0; i < all.size(); ++i) EXPECT_DOUBLE_EQ(some[i].step_s, all[i].step_s);
     EXPECT_LE(pruned.layouts_priced(), exhaustive.layouts_priced());
     EXPECT_EQ(exhaustive.layouts_priced(), exhaustive.layouts_possible());
+    for (const LayoutPlan& plan : all) {
+      sliced += plan.layout.token_slices > 1 ? 1 : 0;
+      planned += plan.layout.token_slices == 0 ? 1 : 0;
+      grouped += plan.layout.assembly == "grouped" ? 1 : 0;
+      reordered += plan.layout.order != "dp,pp,tp" ? 1 : 0;
+    }
   }
+  for (const int chosen : {sliced, planned, grouped, reordered}) EXPECT_GT(chosen, 0);
 }
 
 TEST(Planner, PlansNeverExceedTheMemoryThatMayBeUsed) {
@@ -283,10 +273,6 @@ TEST(Planner, WhatDoesNotFitIsToldWithTheLeastThatWould) {
   ASSERT_GT(nodes, 1);
   EXPECT_FALSE(Planner(model, machines(nodes, 2, 30000)).search({}, 1).empty());
   EXPECT_TRUE(Planner(model, machines(nodes / 2, 2, 30000)).search({}, 1).empty());
-}
-
-bool says(const std::string& message, const std::string& part) {
-  return message.find(part) != std::string::npos;
 }
 
 TEST(Planner, RefusesLayoutsThatContradictThemselves) {

@@ -12,7 +12,7 @@ contexture_test(parallel/row_pieces_test.cpp LINK parallel)
 contexture_test(parallel/device_test.cpp LINK parallel)
 contexture_test(parallel/launch_env_test.cpp LINK parallel)
 # Planning: no tensors.
-foreach(name trace partition planner planner_golden chain_planners cost_model cluster)
+foreach(name trace partition planner planner_choices planner_golden chain_planners cost_model cluster)
   contexture_test(parallel/${name}_test.cpp LINK parallel LABEL unit)
   target_include_directories(parallel_${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/core)  # expect_error.h
 endforeach()
