@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -87,17 +88,20 @@ std::unique_ptr<Store> Index::State::make_store(std::vector<float> prepared) {
 
 void Index::State::add_ids(std::vector<std::string> fresh) {
   const int64_t first = static_cast<int64_t>(ids.size());
-  std::unordered_set<std::string_view> seen;
+  std::unordered_map<std::string_view, size_t> seen;
   seen.reserve(fresh.size());
   for (size_t i = 0; i < fresh.size(); ++i) {
     check_id(fresh[i], first + static_cast<int64_t>(i));
     const auto known = find(fresh[i]);
     CONTEXTURE_DATA_REQUIRE(!known, "The index already has the id '", fresh[i], "', at row ",
                             known.value_or(0),
-                            ". Ids name documents: use replace(), or another id.");
-    CONTEXTURE_DATA_REQUIRE(
-        seen.insert(fresh[i]).second, "The id '", fresh[i],
-        "' occurs twice among the ids of an index. Ids name documents: rename one.");
+                            ", and it is number ", i,
+                            " of those to add. Ids name documents: replace its vector, or use "
+                            "another id.");
+    const auto [met, is_new] = seen.emplace(fresh[i], i);
+    CONTEXTURE_DATA_REQUIRE(is_new, "The id '", fresh[i], "' occurs twice, as number ", met->second,
+                            " and number ", i,
+                            " (from 0). Ids name documents: rename one.");
   }
   ids.insert(ids.end(), std::make_move_iterator(fresh.begin()),
              std::make_move_iterator(fresh.end()));

@@ -1,7 +1,7 @@
 #include "retriever/sharded_index.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -39,8 +39,10 @@ void require_alike(const ShardedIndex& a, const ShardedIndex& b, const char* wha
 
 bool is_shard_list(const fs::path& path) { return path.string().ends_with(kEnding); }
 
-ShardedIndex::ShardedIndex(std::vector<Index> shards) : shards_(std::move(shards)) {
-  CONTEXTURE_INVARIANT(!shards_.empty());
+ShardedIndex::ShardedIndex(std::vector<Index> shards, std::vector<std::string> names)
+    : shards_(std::move(shards)), names_(std::move(names)) {
+  CONTEXTURE_INVARIANT(!shards_.empty() && names_.size() <= shards_.size());
+  while (names_.size() < shards_.size()) names_.push_back(concat("shard ", names_.size()));
   first_row_.push_back(0);
   for (const Index& shard : shards_) first_row_.push_back(first_row_.back() + shard.size());
 }
@@ -66,20 +68,21 @@ ShardList ShardList::read(const fs::path& path) {
 ShardedIndex ShardedIndex::load(const ShardList& list, int64_t begin, int64_t end, bool mapped) {
   const std::string where = list.path.string();
   std::vector<Index> shards;
-  for (int64_t s = begin; s < end; ++s) shards.push_back(Index::load(list.shards[s], mapped));
-  std::unordered_set<std::string_view> seen;
+  std::vector<std::string> names;
+  for (int64_t s = begin; s < end; ++s) {
+    shards.push_back(Index::load(list.shards[s], mapped));
+    names.push_back(list.shards[s].string());
+  }
   for (const Index& shard : shards) {
     CONTEXTURE_DATA_REQUIRE(
         shard.dim() == shards[0].dim() && shard.options().metric == shards[0].options().metric &&
             shard.options().encoder_hash == shards[0].options().encoder_hash,
         where,
         ": its shards differ in dimension, metric or encoder. Some belong to another index.");
-    for (int64_t row = 0; shards.size() > 1 && row < shard.size(); ++row) {
-      CONTEXTURE_DATA_REQUIRE(seen.insert(shard.id(row)).second, where, ": the id '", shard.id(row),
-                              "' is in two shards.");
-    }
   }
-  return ShardedIndex(std::move(shards));
+  ShardedIndex all(std::move(shards), std::move(names));
+  require_distinct_ids({&all});
+  return all;
 }
 
 ShardedIndex ShardedIndex::load(const fs::path& path, bool mapped) {
@@ -101,6 +104,11 @@ std::pair<size_t, int64_t> ShardedIndex::place(int64_t row) const {
 const std::string& ShardedIndex::id(int64_t row) const {
   const auto [shard, within] = place(row);
   return shards_[shard].id(within);
+}
+
+std::string ShardedIndex::where(int64_t row) const {
+  const auto [shard, within] = place(row);
+  return concat(names_[shard], " (row ", within, ")");
 }
 
 std::vector<float> ShardedIndex::vector(int64_t row) const {
@@ -144,11 +152,10 @@ void build_shards(const IndexOptions& options, int64_t dim, std::vector<std::str
                            "Shards are written beside a list of them: --output must end in ",
                            kEnding, ", but is ", path.string(), ".");
   CONTEXTURE_INVARIANT(static_cast<int64_t>(vectors.size()) == n * dim);
-  std::unordered_set<std::string_view> seen;
-  for (const std::string& id : ids) {
-    CONTEXTURE_DATA_REQUIRE(
-        seen.insert(id).second, "The id '", id,
-        "' occurs twice among the ids of an index. Ids name documents: rename one.");
+  std::unordered_map<std::string_view, int64_t> seen;
+  for (int64_t row = 0; row < n; ++row) {
+    const auto [met, is_new] = seen.emplace(ids[static_cast<size_t>(row)], row);
+    CONTEXTURE_DATA_REQUIRE(is_new, twice_message(met->first, concat("row ", met->second), concat("row ", row)));
   }
   Json names = Json::array();
   for (int64_t shard = 0; shard < num_shards; ++shard) {
@@ -164,6 +171,25 @@ void build_shards(const IndexOptions& options, int64_t dim, std::vector<std::str
   write_file_atomic(path, std::string_view(list.dump(2) + "\n"));
 }
 
+std::string twice_message(std::string_view id, const std::string& a, const std::string& b) {
+  return concat("The id '", id, "' is in ", a, " and in ", b,
+                ". Ids name documents: rename one, or leave one out.");
+}
+
+void require_distinct_ids(const std::vector<const ShardedIndex*>& sources) {
+  if (sources.size() == 1 && sources[0]->shards().size() == 1) return;  // an Index sees to its own
+  std::unordered_map<std::string_view, std::pair<size_t, int64_t>> places;
+  for (size_t s = 0; s < sources.size(); ++s) {
+    for (int64_t row = 0; row < sources[s]->size(); ++row) {
+      const auto [met, is_new] = places.emplace(sources[s]->id(row), std::pair(s, row));
+      if (is_new) continue;
+      const auto [source, first] = met->second;
+      throw DataError(
+          twice_message(met->first, sources[source]->where(first), sources[s]->where(row)));
+    }
+  }
+}
+
 void write_merged(const std::vector<const ShardedIndex*>& sources, const std::string& factory,
                   int64_t num_shards, const fs::path& path) {
   CONTEXTURE_INVARIANT(!sources.empty());
@@ -172,10 +198,12 @@ void write_merged(const std::vector<const ShardedIndex*>& sources, const std::st
     options.factory = factory;
     options.search.clear();
   }
+  for (const ShardedIndex* source : sources)
+    require_alike(*sources[0], *source, "The indexes do not fit together");
+  require_distinct_ids(sources);
   std::vector<std::string> ids;
   std::vector<float> vectors;
   for (const ShardedIndex* source : sources) {
-    require_alike(*sources[0], *source, "The indexes do not fit together");
     for (const Index& shard : source->shards()) {
       for (int64_t row = 0; row < shard.size(); ++row) ids.push_back(shard.id(row));
       const std::vector<float> more = shard.vectors();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -14,6 +15,43 @@ namespace {
 
 at::Tensor tensor_of(std::span<const float> numbers, int64_t dim) {
   return at::tensor(at::ArrayRef<float>(numbers.data(), numbers.size()), at::kFloat).view({-1, dim});
+}
+
+int64_t hash_of(const std::string& id) { return static_cast<int64_t>(std::hash<std::string>()(id)); }
+
+// Throws DataError on rank 0 where two ranks hold an id. mine: null on a rank without shards. The ranks exchange hashes, 8 bytes a
+// document, and ids only where hashes meet. Collective.
+void require_distinct_ids(parallel::Communicator& world, const ShardedIndex* mine) {
+  const int64_t own = mine == nullptr ? 0 : mine->size();
+  at::Tensor hashes = at::empty({own, 1}, at::kLong);
+  for (int64_t row = 0; row < own; ++row) hashes.data_ptr<int64_t>()[row] = hash_of(mine->id(row));
+  hashes = parallel::gather_rows(&world, hashes);
+  // Each rank looks through a share of them.
+  std::vector<int64_t> some;
+  for (int64_t i = 0; i < hashes.numel(); ++i) {
+    const int64_t hash = hashes.data_ptr<int64_t>()[i];
+    if (static_cast<int>(static_cast<uint64_t>(hash) % static_cast<uint64_t>(world.size())) == world.rank()) some.push_back(hash);
+  }
+  std::sort(some.begin(), some.end());
+  std::vector<int64_t> twice;
+  for (size_t i = 1; i < some.size(); ++i) {
+    if (some[i] == some[i - 1]) twice.push_back(some[i]);
+  }
+  const at::Tensor met = parallel::gather_rows(&world, at::tensor(at::ArrayRef<int64_t>(twice), at::kLong).view({-1, 1}));
+  const std::unordered_set<int64_t> suspect(met.data_ptr<int64_t>(), met.data_ptr<int64_t>() + met.numel());
+  Json held = Json::array();
+  for (int64_t row = 0; !suspect.empty() && row < own; ++row) {
+    if (suspect.contains(hash_of(mine->id(row)))) held.push_back({mine->id(row), mine->where(row)});
+  }
+  const std::vector<std::string> texts = parallel::gather_texts(&world, held.dump());
+  if (world.rank() != 0) return;
+  std::unordered_map<std::string, std::string> places;
+  for (const std::string& text : texts) {
+    for (const Json& one : Json::parse(text)) {
+      const auto [before, is_new] = places.emplace(one[0].get<std::string>(), one[1].get<std::string>());
+      CONTEXTURE_DATA_REQUIRE(is_new, twice_message(before->first, before->second, one[1].get<std::string>()));
+    }
+  }
 }
 
 }  // namespace
@@ -56,6 +94,7 @@ SpreadIndex SpreadIndex::load(const std::filesystem::path& path, bool mapped, st
   }
   CONTEXTURE_DATA_REQUIRE(rank != 0 || list.count < 0 || out.size_ == list.count, path.string(), ": says it has ", list.count,
                           " documents, its shards have ", out.size_, ". One of them was replaced.");
+  require_distinct_ids(*out.world_, out.mine_ ? &*out.mine_ : nullptr);
   out.dim_ = like["dim"].get<int64_t>();
   out.encoder_hash_ = like["encoder"].get<std::string>();
   return out;

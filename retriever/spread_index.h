@@ -16,8 +16,8 @@ struct NamedHit {
 class SpreadIndex {
  public:
   // path: as for ShardedIndex::load(); rank r of n loads the r-th n-th of the shards, none where there are fewer shards than ranks.
-  // Throws what that throws on the rank that finds it, and DataError on rank 0 where the ranks' shards don't belong together; that an
-  // id is in shards of two ranks is not looked for. Collective.
+  // Throws what that throws on the rank that finds it, and DataError on rank 0 where the ranks' shards don't belong together or an id is
+  // in shards of two ranks. Collective.
   static SpreadIndex load(const std::filesystem::path& path, bool mapped, std::shared_ptr<parallel::Communicator> world);
 
   int64_t size() const { return size_; }  // of all ranks together

@@ -158,5 +158,25 @@ TEST_F(RankSearch, ShardsThatDoNotBelongTogetherAreRefusedAcrossRanks) {
   EXPECT_TRUE(contains(refusal()[0], "nowhere.faiss")) << "rank 0 learns the cause";
 }
 
+TEST_F(RankSearch, AnIdInShardsOfTwoRanksIsNamedWithBothPlaces) {
+  const TempDir folder;
+  const fs::path list = folder.path() / "a.shards.json";
+  build_shards({}, kDim, numbered_ids(kCount), vectors_, 4, list);
+  Index::build({}, kDim, {"fresh", "doc-3"}, std::span(vectors_).first(2 * kDim)).save(folder.path() / "more.faiss");
+  Json json = read_json_file(list.string());
+  json["shards"].push_back("more.faiss");
+  json["count"] = kCount + 2;
+  write_file_atomic(list, std::string_view(json.dump()));
+  for (const int ranks : {2, 3, 5, 6}) {
+    const auto refusals = on_ranks(ranks, [&](const std::shared_ptr<parallel::Communicator>& world) {
+      const SpreadIndex index = SpreadIndex::load(list, false, world);
+      if (world->rank() != 0) index.assist();
+    });
+    for (const char* part : {"'doc-3'", "a.00000-of-00004.faiss (row 3)", "more.faiss (row 1)"}) {
+      EXPECT_TRUE(contains(refusals[0], part)) << ranks << ": " << refusals[0];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace contexture::retriever

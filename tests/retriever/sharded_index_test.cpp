@@ -119,6 +119,22 @@ TEST_F(Shards, IndexesThatDoNotCompareAreNotMerged) {
   EXPECT_TRUE(contains(refusal(c), "e2")) << refusal(c);
 }
 
+TEST_F(Shards, AnIdInTwoIndexesIsNamedWithBothPlacesWhenTheyAreMerged) {
+  build(list("a"), 3);
+  Index::build({}, kDim, {"fresh", "doc-99"}, std::span(vectors_).first(2 * kDim))
+      .save(folder_.path() / "b.faiss");
+  const ShardedIndex a = ShardedIndex::load(list("a")),
+                     b = ShardedIndex::load(folder_.path() / "b.faiss");
+  for (const int64_t shards : {1, 2}) {
+    const fs::path to = shards == 1 ? folder_.path() / "x.faiss" : list("x");
+    const std::string refusal =
+        message_of<DataError>([&] { write_merged({&a, &b}, "", shards, to); });
+    for (const char* part : {"'doc-99'", "a.00002-of-00003.faiss (row ", "b.faiss (row 1)"})
+      EXPECT_TRUE(contains(refusal, part)) << refusal;
+    EXPECT_FALSE(fs::exists(to));
+  }
+}
+
 TEST_F(Shards, AListWhoseShardsDoNotFitIsRefused) {
   build(list("a"), 3);
   build(list("b"), 2);
@@ -129,7 +145,8 @@ TEST_F(Shards, AListWhoseShardsDoNotFitIsRefused) {
     return message_of<DataError>([&] { ShardedIndex::load(list("x")); });
   };
   const std::string first = "a.00000-of-00003.faiss", second = "a.00001-of-00003.faiss";
-  EXPECT_TRUE(contains(refusal({{"shards", {first, first}}}), "in two shards"));
+  for (const char* part : {"'doc-0'", "a.00000-of-00003.faiss (row 0) and in"})
+    EXPECT_TRUE(contains(refusal({{"shards", {first, first}}}), part)) << part;
   EXPECT_TRUE(contains(refusal({{"shards", {first, second}}}), "101"));
   EXPECT_TRUE(contains(refusal({{"shards", {first, "nowhere.faiss"}}}), "nowhere.faiss"));
   EXPECT_TRUE(contains(refusal({{"shards", {"../a.faiss"}}}), "beside it"));
