@@ -204,8 +204,7 @@ Command trec_command(CLI::App& group) {
               data::Qrels qrels;
               data::read_foreign_examples(options->from, options->examples, options->foreign, bad,
                                           [&](const std::string&, const data::Example& example) {
-                                            for (const std::string& id : example.documents)
-                                              qrels[example.id][id] = 1;
+                                            data::add_judgments(example, qrels);
                                           });
               CONTEXTURE_DATA_REQUIRE(!qrels.empty(), options->examples,
                                       ": no example names a gold document");

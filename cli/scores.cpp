@@ -58,12 +58,12 @@ void ScoreOptions::add_to(CLI::App& app, const std::string& system) {
   app.add_flag("--json", json, "print one JSON object on stdout");
 }
 
-int report_scores(const std::string& file, const ScoreOptions& options, const ScoreFile& score) {
+int report_scores(const ScoreOptions& options, const ScoreOwn& own, const ScoreFile& other) {
   data::BadRecords bad(data::BadRecords::parse_policy(options.bad_records));
-  const eval::ScoreTable table = score(file, bad);
+  const eval::ScoreTable table = own(bad);
   Json out = eval::table_json(table, options.bootstrap);
   if (!options.compare.empty()) {
-    out["compared"] = eval::compare_tables(table, score(options.compare, bad), options.bootstrap);
+    out["compared"] = eval::compare_tables(table, other(options.compare, bad), options.bootstrap);
     out["compared"]["with"] = options.compare;
   }
   if (!options.per_query.empty()) write_file_atomic(options.per_query, eval::table_lines(table));

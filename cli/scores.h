@@ -20,10 +20,12 @@ struct ScoreOptions {
 
 // Scores one file of a system's results. `bad` has the policy of --bad-records.
 using ScoreFile = std::function<eval::ScoreTable(const std::string& file, data::BadRecords& bad)>;
+// Scores what is at hand, counting in `bad` what had to be left out.
+using ScoreOwn = std::function<eval::ScoreTable(data::BadRecords& bad)>;
 
-// Scores `file`, and --compare's file when given; writes --per-query; prints. Returns the exit
-// code.
-int report_scores(const std::string& file, const ScoreOptions& options, const ScoreFile& score);
+// Scores `own`, and --compare's file with `other` when given; writes --per-query; prints. Returns
+// the exit code.
+int report_scores(const ScoreOptions& options, const ScoreOwn& own, const ScoreFile& other);
 
 Command eval_retrieval_command(CLI::App& group);
 Command eval_qa_command(CLI::App& group);

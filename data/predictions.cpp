@@ -22,7 +22,9 @@ Prediction parse_prediction(const Json& record, const std::string& fallback_id) 
   const char* text = internal::first_of(record, {"prediction", "answer", "caption"});
   if (text != nullptr) {
     prediction.text = internal::text_field(record, text);
-  } else if (internal::first_of(record, {"ctxs", "documents"}) == nullptr) {
+  } else if (internal::first_of(record, {"ctxs", "documents"}) != nullptr) {
+    prediction.answered = false;
+  } else {
     const auto& outputs = internal::list_field(record, "output");
     CONTEXTURE_DATA_REQUIRE(
         outputs.size() == 1,
@@ -99,6 +101,21 @@ std::vector<Prediction> read_predictions(const std::string& path, BadRecords& ba
   return predictions;
 }
 
+void write_predictions(const std::string& path, const std::vector<Prediction>& predictions) {
+  std::string lines;
+  for (const Prediction& prediction : predictions) {
+    Json record{{"id", prediction.id}, {"prediction", prediction.text}, {"ctxs", Json::array()}};
+    for (const auto& passage : prediction.passages) {
+      record["ctxs"].push_back({{"id", passage.id},
+                                {"title", passage.title},
+                                {"text", passage.text},
+                                {"score", passage.score}});
+    }
+    lines += record.dump() + "\n";
+  }
+  write_file_atomic(path, lines);
+}
+
 std::vector<Prediction> align(std::vector<Prediction> predictions,
                               const std::vector<std::string>& ids, bool missing_is_empty,
                               const std::string& path, BadRecords& bad) {
@@ -119,7 +136,7 @@ std::vector<Prediction> align(std::vector<Prediction> predictions,
   size_t missing = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (found[i]) continue;
-    aligned[i].id = ids[i];
+    aligned[i] = {ids[i], "", {}, /*answered=*/false};
     if (++missing <= 5) some += (some.empty() ? "" : ", ") + ids[i];
   }
   CONTEXTURE_DATA_REQUIRE(missing == 0 || missing_is_empty, path, " has no prediction for ",

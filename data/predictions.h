@@ -16,6 +16,7 @@ struct Prediction {
     double score = 0.0;  // as given; without one, minus the place from 1
   };
   std::vector<Passage> passages{};  // best first
+  bool answered = true;             // the record had a text, even if an empty one
 };
 
 // JSONL, a list in a JSON file, or one JSON object from id to text. Of a record, the id is the
@@ -26,6 +27,10 @@ struct Prediction {
 // passages, an id met before. DataError when not one record is good.
 std::vector<Prediction> read_predictions(const std::string& path, BadRecords& bad,
                                          const std::string& stem = "");
+
+// One JSON object a line, {"id", "prediction", "ctxs": [{"id", "title", "text", "score"}]}, as
+// read_predictions reads it.
+void write_predictions(const std::string& path, const std::vector<Prediction>& predictions);
 
 // One text for every id, in the order of `ids`: DataError naming some when an id has no prediction
 // (or "" for them when `missing_is_empty`); a prediction for another id is a bad record.

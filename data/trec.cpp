@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -63,6 +64,22 @@ Qrels read_qrels(const std::string& path, BadRecords& bad) {
   });
   CONTEXTURE_DATA_REQUIRE(!qrels.empty(), path, ": not one judgment; ", bad.summary());
   return qrels;
+}
+
+void add_judgments(const Example& example, Qrels& qrels) {
+  const auto graded = example.meta.find("relevance");
+  if (graded == example.meta.end() || !graded->is_object()) {
+    for (const std::string& id : example.documents) qrels[example.id][id] = 1;
+    return;
+  }
+  for (const auto& [document, relevance] : json_get<std::map<std::string, double>>(
+           example.meta, "relevance", concat("example '", example.id, "'"))) {
+    CONTEXTURE_DATA_REQUIRE(
+        relevance == std::trunc(relevance) && std::abs(relevance) <= kMostRelevant, "example '",
+        example.id, "': the relevance of document '", document, "' is ", relevance,
+        ", no whole number from -127 to 127");
+    qrels[example.id][document] = static_cast<int>(relevance);
+  }
 }
 
 TrecRun read_run(const std::string& path, BadRecords& bad) {

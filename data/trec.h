@@ -29,6 +29,11 @@ Qrels read_qrels(const std::string& path, BadRecords& bad);
 // is no finite number, a document twice for one query. DataError when not one line is good.
 TrecRun read_run(const std::string& path, BadRecords& bad);
 
+// What an example says of documents: the judgments under "relevance" where it has them (BEIR's, as
+// they are converted), else each of its gold documents is relevant. Adds nothing for an example
+// without either. DataError naming the example when a judgment is no whole number in range.
+void add_judgments(const Example& example, Qrels& qrels);
+
 // Best first by score, then by document id descending, with ranks from 1 and as many digits as tell
 // the scores apart. UserError if an id holds white space, or the tag does or is empty.
 void write_run(const std::string& path, const TrecRun& run, const std::string& tag);

@@ -54,7 +54,7 @@ ScoreTable score_qa(const std::vector<data::Example>& references,
     CONTEXTURE_DATA_REQUIRE(!references[i].answers.empty(), "reference '", references[i].id,
                             "' has no answer to score against");
     table.ids.push_back(references[i].id);
-    answered = answered || !predictions[i].text.empty();
+    answered = answered || predictions[i].answered;
     for (const auto& passage : predictions[i].passages) {
       texts = texts || !passage.text.empty();
       ids = ids || (!passage.id.empty() && !references[i].documents.empty());

@@ -100,6 +100,20 @@ double vqa_accuracy(std::string_view prediction, const std::vector<std::string>&
   return sum / static_cast<double>(given.size());
 }
 
+std::vector<data::VqaAnnotation> vqa_annotations(const std::vector<data::Example>& examples) {
+  std::vector<data::VqaAnnotation> out;
+  for (const data::Example& example : examples) {
+    std::vector<std::string> answers = json_get_or<std::vector<std::string>>(
+        example.meta, "annotator_answers", example.answers, example.id);
+    if (answers.size() > 1) out.push_back({example.id, std::move(answers), example.type});
+  }
+  CONTEXTURE_DATA_REQUIRE(
+      !out.empty(), "none of ", examples.size(),
+      " examples has the answers of several annotators ('annotator_answers', as data convert --from "
+      "vqa writes them, or several 'answers'), which VQA accuracy compares with. Use eval qa.");
+  return out;
+}
+
 ScoreTable score_vqa(const std::vector<data::VqaAnnotation>& references,
                      const std::vector<std::string>& predictions) {
   CONTEXTURE_INVARIANT(references.size() == predictions.size());
@@ -116,6 +130,16 @@ ScoreTable score_vqa(const std::vector<data::VqaAnnotation>& references,
   }
   by_type.append_to(table.totals, 100.0);
   return table;
+}
+
+std::vector<EncyclopedicReference> encyclopedic_references(
+    const std::vector<data::Example>& examples) {
+  std::vector<EncyclopedicReference> references;
+  for (const data::Example& example : examples) {
+    references.push_back({example.id, json_get<std::string>(example.meta, "answer", example.id),
+                          example.type});
+  }
+  return references;
 }
 
 ScoreTable score_encyclopedic(const std::vector<EncyclopedicReference>& references,

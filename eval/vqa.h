@@ -27,6 +27,11 @@ double vqa_accuracy(std::string_view prediction, const std::vector<std::string>&
 ScoreTable score_vqa(const std::vector<data::VqaAnnotation>& references,
                      const std::vector<std::string>& predictions);
 
+// The annotators' answers of examples, to score against: "annotator_answers" as the vqa reader keeps
+// them, else "answers" where there are several. Examples with one answer or none are left out:
+// agreement among annotators is what is scored. DataError when no example is left.
+std::vector<data::VqaAnnotation> vqa_annotations(const std::vector<data::Example>& examples);
+
 // InfoSeek. A question asks for a text or a time (exact match over the answers) or for a number.
 // The number or range in a text: two numbers ascending are a range, else the first counts; {0, 0}
 // without one.
@@ -62,6 +67,9 @@ struct EncyclopedicReference {
   std::string answer;  // as in the file
   std::string type;    // "templated", "automatic", "multi_answer", "2_hop"
 };
+// From examples as the evqa reader gives them: "answer" of their meta. DataError naming the example.
+std::vector<EncyclopedicReference> encyclopedic_references(
+    const std::vector<data::Example>& examples);
 // Columns em and f1 (scale 100): exact match over the alternatives (multi_answer: the intersection
 // over union of the parts is at least one half) and their best token F1. The published score also
 // asks a learned model (BEM), which is not part of this: f1 stands in for it and is no such score.

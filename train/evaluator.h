@@ -28,6 +28,9 @@ class Evaluator {
   // `count` evenly spaced examples of the set (0: all).
   static std::vector<const data::Example*> choose(const PictureSet& set, int64_t count);
 
+  // The best k documents of each example (fewer where the corpus has fewer), best first, by the run's retriever.
+  std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;
+  int64_t documents_read() const;  // by a question
   std::vector<Answered> answer(const PictureSet& set, const std::vector<const data::Example*>& examples, Reading reading) const;
 
   // EM, F1 (percent) of answers, recall@1 and @5 and MRR of the retrieval behind them.
@@ -42,8 +45,6 @@ class Evaluator {
   double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked, Json* shown) const;
 
  private:
-  std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;
-  int64_t documents_read() const;  // by a question
   std::pair<int64_t, int64_t> part_of_replica(int64_t count) const;  // begin and end of what this one does
   // What each question reads, in the order of the examples.
   std::vector<Answered> with_documents(const std::vector<const data::Example*>& examples, const std::vector<retriever::Ranking>& rankings,

@@ -99,12 +99,13 @@ TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
   ASSERT_EQ(run_program(tiny_training(one, set(settings))).code, 0);
   write_file_atomic(questions, "{\"id\":\"a\",\"question\":\"What is the capital?\"}\n{\"id\":\"bad\",\"question\":\"Where?\",\"image\":\"no.png\"}\n"
                                "{\"id\":\"b\",\"question\":\"Which colours does it have?\"}\n");
-  const Arguments evaluate = {"eval", one, "--examples", "5", "--data", "train.jsonl"}, answer = {"generate", one, questions},
+  const Arguments evaluate = {"eval", one, "--examples", "5", "--data", "train.jsonl", "--edits"}, answer = {"generate", one, questions},
                   ask = {"ask", one, "What is the capital?", "--json"};
   const Result figures = run_program(evaluate), answers = run_program(answer), one_answer = run_program(ask);
   ASSERT_EQ(figures.code, 0) << figures.err;
   ASSERT_EQ(answers.code, 0) << answers.err;
   ASSERT_EQ(one_answer.code, 0) << one_answer.err;
+  ASSERT_GT(figures.json()["edits"].get<int64_t>(), 0);
   ASSERT_EQ(evaluations(one).size(), 2u);
   ASSERT_EQ(count(answers.out, "\n"), 2);
   for (const Layout& layout : {Layout{4, {"parallel.pp=2", "parallel.zero=3"}}, Layout{4, {"parallel.pp=2", "parallel.tp=2"}}, Layout{3, {}}}) {

@@ -1,4 +1,4 @@
-foreach(name cli index scores run resume launch parallel plan faults)
+foreach(name cli index scores run eval_run resume launch parallel plan faults)
   contexture_test(cli/${name}_test.cpp LINK core LABEL cli TIMEOUT 900)
   add_dependencies(cli_${name}_test contexture)
   target_sources(cli_${name}_test PRIVATE ${CMAKE_CURRENT_LIST_DIR}/program.cpp)

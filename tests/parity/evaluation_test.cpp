@@ -47,6 +47,15 @@ Asked ask(RunConfig config, const parallel::Groups& groups) {
     const PictureSet set(config, config.data.dev, {}, session->documents(), bad);
     const auto examples = Evaluator::choose(set, 7);
     const Evaluator evaluator(*session);
+    if (out.figures.empty()) {
+      // Documents are edited and embedded anew on the ranks that keep them, and then again as they were.
+      int64_t edits = 0;
+      Json shown = Json::array();
+      const double followed = evaluator.edit_follow(set, examples, &edits, &shown);
+      out.figures.push_back({{"edit_follow", followed}, {"edits", edits}, {"shown", shown}});
+      EXPECT_EQ(edits, 7);
+      EXPECT_FALSE(shown.empty());
+    }
     for (Answered& a : evaluator.answer(set, examples, Reading::kRetrieved)) out.answers.push_back(std::move(a));
     out.figures.push_back(evaluator.quick(set, examples));
   }
