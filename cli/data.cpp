@@ -1,5 +1,6 @@
 #include <iostream>
 
+#include "cli/data.h"
 #include "cli/settings.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -220,7 +221,7 @@ Command trec_command(CLI::App& group) {
 Command data_command(CLI::App& program) {
   CLI::App* app = program.add_subcommand("data", "Check, measure, pack and convert data sets");
   return command_group(app, {check_command(*app), stats_command(*app), pack_command(*app),
-                             convert_command(*app), trec_command(*app)});
+                             convert_command(*app), trec_command(*app), data_dpr_command(*app)});
 }
 
 }  // namespace contexture::cli

@@ -254,13 +254,14 @@ Command eval_vqa_command(CLI::App& group) {
     std::string types;  // file of InfoSeek's question types
 
     Rule annotated(const std::vector<data::VqaAnnotation>& annotations) const {
-      return {ids_of(annotations), [annotations](const std::vector<data::Prediction>& said) {
-                return eval::score_vqa(annotations, texts_of(said));
+      const auto score = from == "aokvqa" ? eval::score_aokvqa : eval::score_vqa;
+      return {ids_of(annotations), [annotations, score](const std::vector<data::Prediction>& said) {
+                return score(annotations, texts_of(said));
               }};
     }
 
-    // Of InfoSeek's or Encyclopedic-VQA's examples.
     Rule rule(std::vector<data::Example> examples) const {
+      if (from == "vqa" || from == "aokvqa") return annotated(eval::vqa_annotations(examples));
       if (from == "evqa") {
         const auto wanted = eval::encyclopedic_references(examples);
         return {ids_of(wanted), [wanted](const std::vector<data::Prediction>& said) {
@@ -292,23 +293,22 @@ Command eval_vqa_command(CLI::App& group) {
   auto options = std::make_shared<Options>();
   options->from = "vqa";
   CLI::App* app = group.add_subcommand(
-      "vqa", "Answers about pictures, of a run or of files: VQA accuracy, InfoSeek, "
+      "vqa", "Answers about pictures, of a run or of files: VQA accuracy, A-OKVQA, InfoSeek, "
              "Encyclopedic-VQA");
   options->add_to(*app,
-                  "vqa (the annotations .json), infoseek (.jsonl) or evqa (.csv); of a run, whose "
-                  "rule its examples are scored by");
+                  "vqa (the annotations .json), aokvqa (.json), infoseek (.jsonl) or evqa (.csv); of "
+                  "a run, whose rule its examples are scored by");
   app->add_option("--question-types", options->types, "infoseek: JSONL {data_id, question_type}");
   return {app, [options] {
-            require_known(options->from, {"vqa", "infoseek", "evqa"});
-            const bool annotated = options->from == "vqa";
+            require_known(options->from, {"vqa", "aokvqa", "infoseek", "evqa"});
             if (options->of_a_run()) {
               return options->score_run(
                   [&](const OpenRun&, const std::vector<data::Example>& examples) {
-                    return annotated ? options->annotated(eval::vqa_annotations(examples))
-                                     : options->rule(examples);
+                    return options->rule(examples);
                   });
             }
-            if (!annotated) return options->score_files(options->rule(options->read_references()));
+            if (options->from != "vqa")
+              return options->score_files(options->rule(options->read_references()));
             data::BadRecords bad = options->bad_records();
             const auto annotations = data::read_vqa_annotations(options->references, bad);
             CONTEXTURE_DATA_REQUIRE(!annotations.empty(), options->references,

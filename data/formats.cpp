@@ -86,6 +86,7 @@ struct Readers {
 const std::vector<Readers>& readers() {
   static const std::vector<Readers> all{
       {{"contexture", "our corpus.jsonl", "our examples .jsonl"}, own_documents, own_examples},
+      {{"aokvqa", "", "A-OKVQA questions .json"}, nullptr, aokvqa_examples},
       {{"atlas", "passages .jsonl {id?, title, section?, text}, or DPR's .tsv",
         "Atlas or FiD .jsonl or .json {question, answers, ctxs?}"},
        atlas_documents,

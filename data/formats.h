@@ -27,7 +27,8 @@ struct ForeignFormat {
   std::string documents;  // what --corpus takes, or "" when the format has no documents
   std::string examples;   // what --examples takes
 };
-// "contexture", "atlas", "beir", "coco", "dpr", "evqa", "flashrag", "infoseek", "kilt", "vqa".
+// "contexture", "aokvqa", "atlas", "beir", "coco", "dpr", "evqa", "flashrag", "infoseek", "kilt",
+// "vqa".
 const std::vector<ForeignFormat>& foreign_formats();
 // Throws UsageError with the nearest name when there is no such format.
 const ForeignFormat& find_format(const std::string& name);

@@ -86,6 +86,8 @@ std::vector<Prediction> read_predictions(const std::string& path, BadRecords& ba
     internal::for_each_member(text, path, bad,
                               [&](const std::string& where, const std::string& id, Json value) {
                                 source.guarded(where, "not a prediction", [&] {
+                                  if (value.is_object() && value.contains("direct_answer"))
+                                    value = value["direct_answer"];
                                   CONTEXTURE_DATA_REQUIRE(value.is_string(), "'", id, "' has ",
                                                           json_excerpt(value), ", not a text");
                                   add(where, {id, value.get<std::string>(), {}});

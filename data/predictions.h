@@ -19,7 +19,8 @@ struct Prediction {
   bool answered = true;             // the record had a text, even if an empty one
 };
 
-// JSONL, a list in a JSON file, or one JSON object from id to text. Of a record, the id is the
+// JSONL, a list in a JSON file, or one JSON object from id to text or to A-OKVQA's
+// {"direct_answer"}. Of a record, the id is the
 // first of "id", "question_id", "data_id", "image_id", "_id", the text the first of "prediction",
 // "answer", "caption", or the answer of KILT's only "output", the passages are "ctxs" or
 // "documents". Records without an id are named as our examples are, "stem:line", of `stem` when it

@@ -142,6 +142,20 @@ std::vector<EncyclopedicReference> encyclopedic_references(
   return references;
 }
 
+ScoreTable score_aokvqa(const std::vector<data::VqaAnnotation>& references,
+                        const std::vector<std::string>& predictions) {
+  CONTEXTURE_INVARIANT(references.size() == predictions.size());
+  ScoreTable table;
+  auto& accuracy = table.add("accuracy", 100.0);
+  for (size_t i = 0; i < references.size(); ++i) {
+    const auto& answers = references[i].answers;
+    const auto matches = std::count(answers.begin(), answers.end(), predictions[i]);
+    table.ids.push_back(references[i].id);
+    accuracy.values.push_back(std::min(1.0, static_cast<double>(matches) / 3.0));
+  }
+  return table;
+}
+
 ScoreTable score_encyclopedic(const std::vector<EncyclopedicReference>& references,
                               const std::vector<std::string>& predictions) {
   CONTEXTURE_INVARIANT(references.size() == predictions.size());

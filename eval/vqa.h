@@ -17,7 +17,7 @@ namespace contexture::eval {
 std::string vqa_punctuation(std::string_view answer);
 std::string vqa_digits_and_articles(std::string_view answer);
 
-// VQA v2, OK-VQA, A-OKVQA: the mean over the leave-one-out subsets of min(1, matches / 3), 0..1.
+// VQA v2, OK-VQA: the mean over the leave-one-out subsets of min(1, matches / 3), 0..1.
 // `answers` are the annotators' (ten as a rule). Normalised only where they differ among
 // themselves, as the reference does. 0 without answers.
 double vqa_accuracy(std::string_view prediction, const std::vector<std::string>& answers);
@@ -27,8 +27,13 @@ double vqa_accuracy(std::string_view prediction, const std::vector<std::string>&
 ScoreTable score_vqa(const std::vector<data::VqaAnnotation>& references,
                      const std::vector<std::string>& predictions);
 
-// The annotators' answers of examples, to score against: "annotator_answers" as the vqa reader keeps
-// them, else "answers" where there are several. Examples with one answer or none are left out:
+// A-OKVQA's direct answers. Column "accuracy" (scale 100): min(1, matches / 3), where only the very
+// same text matches.
+ScoreTable score_aokvqa(const std::vector<data::VqaAnnotation>& references,
+                        const std::vector<std::string>& predictions);
+
+// The annotators' answers of examples, to score against: "annotator_answers" as the vqa
+// and aokvqa readers keep them, else "answers" where there are several. Examples with one answer or none are left out:
 // agreement among annotators is what is scored. DataError when no example is left.
 std::vector<data::VqaAnnotation> vqa_annotations(const std::vector<data::Example>& examples);
 

@@ -41,6 +41,7 @@ void beir_examples(const Source&);
 
 void coco_examples(const Source&);
 void vqa_examples(const Source&);
+void aokvqa_examples(const Source&);
 void infoseek_documents(const Source&);
 void infoseek_examples(const Source&);
 void evqa_documents(const Source&);

@@ -68,6 +68,24 @@ void vqa_examples(const Source& source) {
       "questions");
 }
 
+void aokvqa_examples(const Source& source) {
+  source.records([&](const std::string& where, const std::string&, Json record) {
+    source.guarded(where, "not an A-OKVQA question", [&] {
+      Example example;
+      example.id = id_field(record, "question_id");
+      example.question = text_field(record, "question");
+      example.image = picture(source, id_field(record, "image_id"), "{id:012}.jpg");
+      example.meta = others(record, {"question_id", "question", "direct_answers"});
+      const std::vector<std::string> given = texts_field(record, "direct_answers");
+      if (!given.empty()) {  // test questions have none
+        example.answers = by_frequency(given);
+        example.meta["annotator_answers"] = given;
+      }
+      source.example(where, std::move(example));
+    });
+  });
+}
+
 void coco_examples(const Source& source) {
   std::unordered_map<std::string, std::string> files;
   for_each_element(source.text, source.path, "images", source.bad,

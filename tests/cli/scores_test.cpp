@@ -150,6 +150,35 @@ TEST_F(Qa, DprOutputIsScoredAgainstItselfByItsPassages) {
   EXPECT_FALSE(measures.contains("em")) << "nothing was answered";
 }
 
+TEST_F(Qa, ATrecRunBecomesDprsOutputWithPassagesAndAnswersFound) {
+  const std::string corpus = file("psgs.tsv",
+                                  "id\ttext\ttitle\n1\tno\tParis\n2\tIt is paris!\t\n3\tunasked\t\n"),
+                    questions = file("qa.csv", "who?\t['Paris']\nwhere?\t['Rome']\n"),
+                    run = file("r.run", "qa:1 Q0 2 1 1.5 x\nqa:1 Q0 1 2 2.5 x\nqa:2 Q0 1 1 0.5 x\n"),
+                    out = dir_.path() / "out.json";
+  const Arguments command{"data", "dpr",      "--run", run,        "--examples", questions,
+                          "--from", "dpr", "--corpus", corpus, "--output",   out};
+  const Result written = run_program(command);
+  ASSERT_EQ(written.code, 0) << written.err;
+  const Json json = parse_json(read_file(out), "out.json");
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[0]["question"], "who?");
+  EXPECT_EQ(json[0]["answers"], Json({"Paris"}));
+  ASSERT_EQ(json[0]["ctxs"].size(), 2U);
+  EXPECT_EQ(json[0]["ctxs"][0], Json({{"id", "1"}, {"title", "Paris"}, {"text", "no"}, {"score", 2.5}, {"has_answer", false}}))
+      << "scores rank, and titles are not searched";
+  EXPECT_EQ(json[0]["ctxs"][1]["has_answer"], true);
+  const Json scored = run_program({"eval", "qa", "--from", "dpr", "--predictions", out,
+                                   "--references", out, "-k", "1,2", "--json"})
+                          .json()["measures"];
+  EXPECT_NEAR(scored["has_answer@1"]["mean"].get<double>(), 0.0, kRounding);
+  EXPECT_NEAR(scored["has_answer@2"]["mean"].get<double>(), 50.0, kRounding);
+  file("r.run", "qa:1 Q0 9 1 1.5 x\n");
+  expect_error(run_program(command), 3, {"'9'", "psgs.tsv does not have"});
+  file("r.run", "qa:1 Q0 1 1 1.5 x\n");
+  expect_error(run_program(command), 3, {"does not rank: qa:2"});
+}
+
 TEST_F(Qa, IdsThatDoNotMatchAreNamed) {
   const auto score = [&](const std::string& predictions, const Arguments& more = {}) {
     Arguments all{"eval",         "qa",        "--predictions", predictions,
@@ -244,6 +273,34 @@ TEST_F(Scores, VqaFollowsEachBenchmarksRule) {
                    file("e.json", "{\"e:1\":\"blue, red\"}"), "--references", evqa, "--json"});
   ASSERT_EQ(list.code, 0) << list.err;
   EXPECT_NEAR(list.json()["measures"]["em"]["mean"].get<double>(), 100.0, kRounding);
+}
+
+TEST_F(Scores, AOkvqaAsksForTheVerySameText) {
+  const std::string questions = file(
+      "aokvqa.json",
+      R"([{"split":"val","image_id":7,"question_id":"a","question":"q","choices":["x","y"],"correct_choice_idx":0,
+           "direct_answers":["oak","oak","tree","Oak"],"difficult_direct_answer":false},
+          {"split":"val","image_id":8,"question_id":"b","question":"q","choices":["x","y"],"correct_choice_idx":1,
+           "direct_answers":["red","red","red","red"],"difficult_direct_answer":false}])");
+  for (const char* said :
+       {R"({"a":"oak","b":"red"})",
+        R"({"a":{"multiple_choice":"x","direct_answer":"oak"},"b":{"direct_answer":"red"}})"}) {
+    const Result result = run_program({"eval", "vqa", "--from", "aokvqa", "--predictions",
+                                       file("said.json", said), "--references", questions, "--json"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_NEAR(result.json()["measures"]["accuracy"]["mean"].get<double>(), 100 * (2.0 / 3 + 1) / 2,
+                kRounding);
+  }
+  const std::string out = dir_.path() / "out";
+  ASSERT_EQ(run_program({"data", "convert", "--from", "aokvqa", "--examples", questions, "--output",
+                         out, "--json"})
+                .code,
+            0);
+  const std::string converted = read_file(out + "/aokvqa.jsonl");
+  const Json first = parse_json(converted.substr(0, converted.find('\n')), "first");
+  EXPECT_EQ(first["image"], "000000000007.jpg");
+  EXPECT_EQ(first["answers"], Json({"oak", "tree", "Oak"}));
+  EXPECT_EQ(first["annotator_answers"].size(), 4U);
 }
 
 TEST_F(Scores, CaptionsAreTokenisedAndScored) {
