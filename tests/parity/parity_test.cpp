@@ -107,6 +107,33 @@ TEST(Parity, APublishedEncoderInFp64) {
   }
 }
 
+// REALM's pretraining, its masked sentences looked up by a published encoder.
+TEST(Parity, MaskedSpansReadByAPublishedEncoderInFp64) {
+  const TinyWorld world;
+  struct Case {
+    int64_t dp, pp, tp, zero;
+    const char* schedule;
+  };
+  RunConfig alone = with_tiny_bert(tiny(world));
+  alone.data.train = {{"", 0.0, {}, "salient"}};
+  alone.data.dev.clear();
+  alone.data.group_size = 1;
+  alone.retriever.objectives = {{"realm", 1.0}};
+  const Outcome want = outcome_of(alone, {}, References::kSteps);
+  EXPECT_GT(want.gradients.at("retriever.word").norm().item<double>(), 0.0);
+  for (const Case& c : {Case{2, 1, 1, 3, "1f1b"}, Case{1, 2, 1, 0, "1f1b"}, Case{1, 1, 2, 0, "1f1b"}, Case{2, 2, 1, 1, "list"}}) {
+    SCOPED_TRACE(concat("dp ", c.dp, " pp ", c.pp, " tp ", c.tp, " ", c.schedule));
+    RunConfig config = alone;
+    lay_out(config, c);
+    config.parallel.microbatches = 2;
+    const Difference d = compare(want, train_threads(config, References::kSteps));
+    // fp64 sums in another order
+    EXPECT_LE(d.loss, 1e-10) << d.worst_parameter;
+    EXPECT_LE(d.gradient, 1e-10) << d.worst_parameter;
+    EXPECT_LE(d.step, 1e-10) << d.worst_parameter;
+  }
+}
+
 // Slices that cut sequences and pictures, one row each and fewer rows than slices, in every schedule and way of fusion.
 TEST(Parity, TokenSlicesGiveTheResultOfWholeMicrobatches) {
   const TinyWorld world;

@@ -148,9 +148,43 @@ TEST(MaskedSpans, SettingsThatDoNotFitAreRefused) {
   EXPECT_THROW(config.validate(), UsageError);
 }
 
-TEST(MaskedSpans, AResumedRunGoesOnWithTheSameBits) {
+TEST(MaskedSpans, APublishedEncoderReadsTheMaskAsTextAndLearnsFromTheReader) {
+  const TinyWorld world;
+  RunConfig config = with_tiny_bert(masking(world, "salient"));
+  config.train.batch_size = 4;
+  Prepared made(config, 1);
+  Session& session = made.session;
+  AdamW optimizer(session.config().optimizer, session.engine());
+  session.start_from_published(optimizer);
+  const retriever::TextReader reader(config.model.text_encoder, *session.config().model.text);
+  for (const PreparedInput& input : made.step.inputs) {
+    EXPECT_NE(input.example->question.find("[MASK]"), std::string::npos);
+    EXPECT_EQ(input.query.words, reader.read(input.example->question));
+    EXPECT_EQ(std::count(input.prompt.tokens.begin(), input.prompt.tokens.end(), data::Tokenizer::kMask), 1);
+  }
+  const auto total = [&] { return made.forward_backward().loss; };
+  total();
+  std::map<std::string, at::Tensor> grads;
+  double norm = 0.0;
+  for (const auto& p : session.model().parameters().all()) {
+    if (!p->grad.defined() || p->name.rfind("retriever.", 0) != 0) continue;
+    grads[p->name] = p->grad.clone();
+    norm += p->grad.norm().item<double>();
+  }
+  EXPECT_FALSE(grads.empty());
+  EXPECT_GT(norm, 1e-6);
+  expect_differences(session, grads, total);
+}
+
+// Runs with the corpus's own encoder and with a published one.
+class MaskedRun : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Encoders, MaskedRun, testing::Bool(),
+                         [](const auto& info) { return info.param ? "published" : "own"; });
+
+TEST_P(MaskedRun, GoesOnWithTheSameBits) {
   const TinyWorld world;
   RunConfig config = masking(world, "salient");
+  if (GetParam()) config = with_tiny_bert(config);
   config.train.steps = 6;
   config.checkpoint.every = 3;
   const auto losses = [](const RunConfig& c) {
