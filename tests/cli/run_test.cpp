@@ -1,6 +1,11 @@
 // One tiny run from training to its report, and every command that reads a run.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/error.h"
 #include "program.h"
 
 namespace contexture::cli {
@@ -106,28 +111,36 @@ TEST_F(TinyRun, AnIndexOfItsCorpusIsBuiltAndSearched) {
   EXPECT_EQ(run_program({"index", "search", index}).code, 2);
 }
 
-TEST_F(TinyRun, ARetrieverFromAPublishedEncoderIsExportedAndIndexesAlike) {
-  const std::string from = std::string(CONTEXTURE_SOURCE_DIR) + "/tests/golden/tiny_bert";
-  const std::string run = dir_->path() / "published", exported = dir_->path() / "exported",
-                    by_run = dir_->path() / "run.index",
-                    by_encoder = dir_->path() / "encoder.index";
-  const Result trained = run_program(
-      tiny_training(run, {"--set", "model.text_encoder=" + from, "--set", "data.query=both",
-                          "--set", "train.precision=fp32", "--set", "train.steps=3"}));
-  ASSERT_EQ(trained.code, 0) << trained.err;
-  const Result written = run_program({"checkpoint", "export-encoder", run, exported});
-  ASSERT_EQ(written.code, 0) << written.err;
-  EXPECT_EQ(run_program({"checkpoint", "export-encoder", run, exported}).code, 2);
-  ASSERT_EQ(run_program({"index", "build", run, "--output", by_run}).code, 0);
+// A run whose retriever started from a published encoder, and the folder that it was exported to.
+class ExportedEncoder : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string from = std::string(CONTEXTURE_SOURCE_DIR) + "/tests/golden/tiny_bert";
+    const Result trained = run_program(
+        tiny_training(published_, {"--set", "model.text_encoder=" + from, "--set", "data.query=both",
+                            "--set", "train.precision=fp32", "--set", "train.steps=3"}));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const Result written = run_program({"checkpoint", "export-encoder", published_, exported_});
+    ASSERT_EQ(written.code, 0) << written.err;
+  }
+  TempDir folder_;
+  const std::string published_ = folder_.path() / "published", exported_ = folder_.path() / "exported";
+};
+
+TEST_F(ExportedEncoder, IndexesAsTheRunDoes) {
+  const std::string by_run = folder_.path() / "run.index",
+                    by_encoder = folder_.path() / "encoder.index";
+  EXPECT_EQ(run_program({"checkpoint", "export-encoder", published_, exported_}).code, 2);
+  ASSERT_EQ(run_program({"index", "build", published_, "--output", by_run}).code, 0);
   const Result built =
-      run_program({"index", "build", "--encoder", exported, "--corpus", kFlags + "corpus.jsonl",
+      run_program({"index", "build", "--encoder", exported_, "--corpus", kFlags + "corpus.jsonl",
                    "--precision", "fp32", "--output", by_encoder});
   ASSERT_EQ(built.code, 0) << built.err;
   const std::string question = "What is the capital of France?";
-  const Json a = run_program({"index", "search", by_run, "--run", run, "--question", question,
+  const Json a = run_program({"index", "search", by_run, "--run", published_, "--question", question,
                               "-k", "3", "--json"})
                      .json()["hits"];
-  const Json b = run_program({"index", "search", by_encoder, "--encoder", exported, "--precision",
+  const Json b = run_program({"index", "search", by_encoder, "--encoder", exported_, "--precision",
                               "fp32", "--question", question, "-k", "3", "--json"})
                      .json()["hits"];
   ASSERT_EQ(a.size(), 3u);
@@ -137,6 +150,39 @@ TEST_F(TinyRun, ARetrieverFromAPublishedEncoderIsExportedAndIndexesAlike) {
     // fp32 sums in another order
     EXPECT_NEAR(a[i]["score"].get<double>(), b[i]["score"].get<double>(), 1e-5);
   }
+}
+
+TEST_F(ExportedEncoder, IsSentenceTransformersToo) {
+  const char* python = std::getenv("CONTEXTURE_PEERS_PYTHON");
+  if (python == nullptr) {
+    GTEST_SKIP() << "CONTEXTURE_PEERS_PYTHON is not set: no Python with sentence-transformers (tests/bench/peers/setup.sh makes one)";
+  }
+  const std::string vectors = folder_.path() / "v.npy", texts = folder_.path() / "texts.json";
+  const Result built = run_program({"index", "build", "--encoder", exported_, "--corpus",
+                                    kFlags + "corpus.jsonl", "--precision", "fp32",
+                                    "--save-vectors", vectors, "--output",
+                                    folder_.path() / "v.index"});
+  ASSERT_EQ(built.code, 0) << built.err;
+  Json list = Json::array();
+  std::istringstream corpus(read_file(kFlags + "corpus.jsonl"));
+  for (std::string line; std::getline(corpus, line);) {
+    const Json document = parse_json(line, "corpus");
+    list.push_back(document["title"].get<std::string>() + " " + document["text"].get<std::string>());
+  }
+  write_file_atomic(texts, list.dump());
+  const std::string command =
+      concat("'", python, "' '", CONTEXTURE_SOURCE_DIR, "/tests/cli/exported_encoder_reader.py' '", exported_, "' '", vectors, "' '",
+             texts, "' 2>/dev/null");
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string output;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) output.append(buffer, n);
+  ASSERT_EQ(pclose(pipe), 0) << command << "\n" << output;
+  const Json found = parse_json(output, "reader");
+  EXPECT_EQ(found["texts"], 12);
+  for (const char* by : {"sentence_transformers", "transformers"})
+    EXPECT_LE(found[by].get<double>(), 1e-5) << by << ": fp32 sums in another order";
 }
 
 TEST_F(TinyRun, CheckpointsAreInspectedVerifiedAndCompared) {
