@@ -15,8 +15,8 @@ struct PeerOptions {
   void add_to(CLI::App& app);
 };
 
-// Runs a script of options.scripts and returns the last line that it prints. Its words go to stderr. Throws UserError
-// when it fails.
+// Runs a script of options.scripts and returns the last line that it prints. Its words go to
+// stderr. Throws UserError when it fails.
 Json run_peer(const PeerOptions& options, const std::string& script_and_arguments);
 // The last line, as JSON, that a shell command prints.
 Json run_command(const std::string& command);

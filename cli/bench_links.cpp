@@ -31,7 +31,8 @@ std::vector<parallel::MessageTime> ping_pong(parallel::Communicator& world, int 
   for (int64_t bytes = kSmallest; bytes <= options.largest_mb * 1024 * 1024; bytes *= 4) {
     world.barrier();  // ranks that have no part in it wait here
     if (world.rank() != 0 && world.rank() != peer) continue;
-    out.push_back({static_cast<double>(bytes), parallel::one_way_s(world, 0, peer, bytes, options.repeats)});
+    out.push_back(
+        {static_cast<double>(bytes), parallel::one_way_s(world, 0, peer, bytes, options.repeats)});
   }
   return out;
 }

@@ -31,9 +31,10 @@ struct Shape {
 Shape parse_shape(const std::string& text) {
   Shape shape;
   char rest = 0;
-  const int read = std::sscanf(text.c_str(), "%lldx%lldx%lld%c", &shape.queries, &shape.vectors, &shape.dim, &rest);
-  CONTEXTURE_USAGE_REQUIRE(read == 3 && shape.queries > 0 && shape.vectors > 0 && shape.dim > 0, "--shape ", text,
-                           " is not QUERIESxVECTORSxWIDTH, as in 16x10750x256.");
+  const int read = std::sscanf(text.c_str(), "%lldx%lldx%lld%c", &shape.queries, &shape.vectors,
+                               &shape.dim, &rest);
+  CONTEXTURE_USAGE_REQUIRE(read == 3 && shape.queries > 0 && shape.vectors > 0 && shape.dim > 0,
+                           "--shape ", text, " is not QUERIESxVECTORSxWIDTH, as in 16x10750x256.");
   return shape;
 }
 
@@ -53,16 +54,19 @@ std::vector<float> unit_vectors(int64_t n, int64_t dim, const char* name) {
 }
 
 // The best row of each query, by a plain loop in double. Throws Bug when the index found another.
-void check(const std::vector<retriever::Ranking>& found, const std::vector<float>& queries, const std::vector<float>& vectors, int64_t dim) {
+void check(const std::vector<retriever::Ranking>& found, const std::vector<float>& queries,
+           const std::vector<float>& vectors, int64_t dim) {
   for (size_t q = 0; q < found.size(); q += 1 + found.size() / 4) {
     double best = -2;
     int64_t best_row = -1;
     for (int64_t row = 0; row < static_cast<int64_t>(vectors.size()) / dim; ++row) {
       double score = 0;
-      for (int64_t i = 0; i < dim; ++i) score += static_cast<double>(queries[q * dim + i]) * vectors[row * dim + i];
+      for (int64_t i = 0; i < dim; ++i)
+        score += static_cast<double>(queries[q * dim + i]) * vectors[row * dim + i];
       if (score > best) best = score, best_row = row;
     }
-    CONTEXTURE_INVARIANT(found[q][0].row == best_row, "query ", q, " found row ", found[q][0].row, ", not ", best_row);
+    CONTEXTURE_INVARIANT(found[q][0].row == best_row, "query ", q, " found row ", found[q][0].row,
+                         ", not ", best_row);
   }
 }
 
@@ -83,13 +87,18 @@ Json run(const Options& options, const Shape& shape) {
   check(found, queries, vectors, shape.dim);
   double best = 1e9;
   const auto begin = std::chrono::steady_clock::now();
-  const auto since = [](auto start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  const auto since = [](auto start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   while (since(begin) < options.seconds) {
     const auto start = std::chrono::steady_clock::now();
     index.search(queries, kFound);
     best = std::min(best, since(start));
   }
-  Json out{{"queries", shape.queries}, {"vectors", shape.vectors}, {"dim", shape.dim}, {"threads", options.peers.threads}};
+  Json out{{"queries", shape.queries},
+           {"vectors", shape.vectors},
+           {"dim", shape.dim},
+           {"threads", options.peers.threads}};
   out["contexture"]["ms"] = 1e3 * best;
   if (!options.peers.scripts.empty()) {
     const TempDir folder;
@@ -100,8 +109,11 @@ Json run(const Options& options, const Shape& shape) {
     write_raw(folder.path() / "vectors.f32", vectors);
     write_raw(folder.path() / "queries.f32", queries);
     write_raw(folder.path() / "rows.i64", rows);
-    const Json peer = run_peer(options.peers, format("faiss_cpu_peer.py {} --dim {} --found {} --threads {} --seconds {}", folder.path().string(),
-                                                     shape.dim, std::min<int64_t>(kFound, shape.vectors), options.peers.threads, options.seconds));
+    const Json peer =
+        run_peer(options.peers,
+                 format("faiss_cpu_peer.py {} --dim {} --found {} --threads {} --seconds {}",
+                        folder.path().string(), shape.dim, std::min<int64_t>(kFound, shape.vectors),
+                        options.peers.threads, options.seconds));
     out["faiss_cpu"] = peer;
     out["ratio"]["faiss_cpu"] = peer["ms"].get<double>() / (1e3 * best);
   }
@@ -112,9 +124,14 @@ Json run(const Options& options, const Shape& shape) {
 
 Command bench_search_command(CLI::App& group) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = group.add_subcommand("search", "Exact search (factory Flat) of random vectors for the best 10");
-  app->add_option("--shape", options->shapes, "QUERIESxVECTORSxWIDTH, or a list")->delimiter(',')->capture_default_str();
-  app->add_option("--seconds", options->seconds, "how long to repeat each search; the fastest counts")->capture_default_str();
+  CLI::App* app = group.add_subcommand(
+      "search", "Exact search (factory Flat) of random vectors for the best 10");
+  app->add_option("--shape", options->shapes, "QUERIESxVECTORSxWIDTH, or a list")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--seconds", options->seconds,
+                  "how long to repeat each search; the fastest counts")
+      ->capture_default_str();
   options->peers.add_to(*app);
   return {app, [options] {
             at::set_num_threads(static_cast<int>(options->peers.threads));
@@ -123,11 +140,13 @@ Command bench_search_command(CLI::App& group) {
               const Json result = run(*options, parse_shape(text));
               runs.push_back(result);
               if (options->peers.json) continue;
-              std::cout << format("{} queries, {} vectors of {}, {} threads: {:.3f} ms", result["queries"].get<int64_t>(),
-                                  result["vectors"].get<int64_t>(), result["dim"].get<int64_t>(), options->peers.threads,
-                                  result["contexture"]["ms"].get<double>());
+              std::cout << format("{} queries, {} vectors of {}, {} threads: {:.3f} ms",
+                                  result["queries"].get<int64_t>(),
+                                  result["vectors"].get<int64_t>(), result["dim"].get<int64_t>(),
+                                  options->peers.threads, result["contexture"]["ms"].get<double>());
               if (result.contains("ratio")) {
-                std::cout << format("   faiss-cpu {:.3f} ms, contexture is {:.2f} times as fast", result["faiss_cpu"]["ms"].get<double>(),
+                std::cout << format("   faiss-cpu {:.3f} ms, contexture is {:.2f} times as fast",
+                                    result["faiss_cpu"]["ms"].get<double>(),
                                     result["ratio"]["faiss_cpu"].get<double>());
               }
               std::cout << std::endl;

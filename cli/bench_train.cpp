@@ -16,26 +16,32 @@ struct Options {
 
 void print_line(const std::string& name, const Json& result, double ours) {
   const double theirs = result["examples_per_s"].get<double>();
-  std::cout << format("  {:<14} {:9.1f} examples/s   step {:8.1f} ms, {:8.1f} ms of processors   contexture is {:.2f} times as fast\n", name,
-                      theirs, 1000 * result["config"]["step_s"].get<double>(), 1000 * result["config"]["cpu_step_s"].get<double>(),
-                      ours / theirs)
+  std::cout << format(
+                   "  {:<14} {:9.1f} examples/s   step {:8.1f} ms, {:8.1f} ms of processors   "
+                   "contexture is {:.2f} times as fast\n",
+                   name, theirs, 1000 * result["config"]["step_s"].get<double>(),
+                   1000 * result["config"]["cpu_step_s"].get<double>(), ours / theirs)
             << std::flush;
 }
 
-Json run(const Options& options, const std::string& shape, const std::string& fusion, const std::string& precision) {
+Json run(const Options& options, const std::string& shape, const std::string& fusion,
+         const std::string& precision) {
   const train::BenchShape sizes = train::bench_shape(shape);
-  Json all{{"contexture", train::bench_training(sizes, fusion, precision, options.warmup, options.steps)}};
+  Json all{{"contexture",
+            train::bench_training(sizes, fusion, precision, options.warmup, options.steps)}};
   const double ours = all["contexture"]["examples_per_s"].get<double>();
   if (!options.peers.json) {
-    std::cout << format("{}, width {}, {} + {} layers, {}, {}, {} threads\n", shape, sizes.width, sizes.layers, sizes.layers, fusion,
-                        precision, options.peers.threads);
+    std::cout << format("{}, width {}, {} + {} layers, {}, {}, {} threads\n", shape, sizes.width,
+                        sizes.layers, sizes.layers, fusion, precision, options.peers.threads);
     print_line("contexture", all["contexture"], ours);
   }
   if (options.peers.scripts.empty()) return all;
-  const std::string common = format(" --shape {} --precision {} --threads {} --steps {} --warmup {}", shape, precision,
-                                    options.peers.threads, options.steps, options.warmup);
-  const std::vector<std::pair<std::string, std::string>> peers{{"pytorch_eager", "eager.py --fusion " + fusion + common},
-                                                               {"hf_t5_fid", "hf_fid.py" + common}};
+  const std::string common =
+      format(" --shape {} --precision {} --threads {} --steps {} --warmup {}", shape, precision,
+             options.peers.threads, options.steps, options.warmup);
+  const std::vector<std::pair<std::string, std::string>> peers{
+      {"pytorch_eager", "eager.py --fusion " + fusion + common},
+      {"hf_t5_fid", "hf_fid.py" + common}};
   for (const auto& [name, command] : peers) {
     all[name] = run_peer(options.peers, command);
     all["ratio"][name] = ours / all[name]["examples_per_s"].get<double>();
@@ -48,16 +54,24 @@ Json run(const Options& options, const std::string& shape, const std::string& fu
 
 Command bench_train_command(CLI::App& group) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = group.add_subcommand("train", "Training steps on random text: forward, backward, clipping, AdamW");
-  app->add_option("--shape", options->shapes, "small (width 128, 2+2 layers) or medium (width 512, 6+6); a list times each: small,medium")
+  CLI::App* app = group.add_subcommand(
+      "train", "Training steps on random text: forward, backward, clipping, AdamW");
+  app->add_option("--shape", options->shapes,
+                  "small (width 128, 2+2 layers) or medium (width 512, 6+6); a list times each: "
+                  "small,medium")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--fusion", options->fusions, "memory (half of the documents read are distinct), fid or prefix, or a list")
+  app->add_option("--fusion", options->fusions,
+                  "memory (half of the documents read are distinct), fid or prefix, or a list")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--precision", options->precisions, "fp32, bf16 or fp64, or a list")->delimiter(',')->capture_default_str();
-  app->add_option("--warmup", options->warmup, "steps before the clock starts")->capture_default_str();
-  app->add_option("--steps", options->steps, "timed steps; the median counts")->capture_default_str();
+  app->add_option("--precision", options->precisions, "fp32, bf16 or fp64, or a list")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--warmup", options->warmup, "steps before the clock starts")
+      ->capture_default_str();
+  app->add_option("--steps", options->steps, "timed steps; the median counts")
+      ->capture_default_str();
   options->peers.add_to(*app);
   return {app, [options] {
             train::RunSettings settings;
@@ -66,7 +80,8 @@ Command bench_train_command(CLI::App& group) {
             Json runs = Json::array();
             for (const std::string& shape : options->shapes) {
               for (const std::string& fusion : options->fusions) {
-                for (const std::string& precision : options->precisions) runs.push_back(run(*options, shape, fusion, precision));
+                for (const std::string& precision : options->precisions)
+                  runs.push_back(run(*options, shape, fusion, precision));
               }
             }
             if (options->peers.json) print_json({{"runs", runs}});

@@ -1,5 +1,3 @@
-#include "parallel/row_pieces.h"
-
 #include <algorithm>
 #include <cstring>
 #include <iostream>
@@ -11,6 +9,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "core/safetensors.h"
+#include "parallel/row_pieces.h"
 #include "train/published_encoder.h"
 
 namespace contexture::cli {
@@ -37,8 +36,8 @@ std::map<std::string, fs::path> tensor_files(const fs::path& checkpoint,
   for (const auto& [name, about] : manifest["files"].items()) {
     const fs::path path = checkpoint / name;
     const bool wanted =
-        only.empty() ||
-        std::find(only.begin(), only.end(), parallel::file_group(path.stem().string())) != only.end();
+        only.empty() || std::find(only.begin(), only.end(),
+                                  parallel::file_group(path.stem().string())) != only.end();
     if (wanted && path.extension() == ".safetensors") out[path.stem().string()] = path;
   }
   CONTEXTURE_USAGE_REQUIRE(!out.empty(), checkpoint.string(),
@@ -136,8 +135,10 @@ Command reshard_command(CLI::App& group) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = group.add_subcommand(
-      "reshard", "Rewrite a checkpoint of many ranks as one file each of model, optimizer, retriever");
-  app->add_option("from", options->from, "checkpoint folder or run folder (its newest)")->required();
+      "reshard",
+      "Rewrite a checkpoint of many ranks as one file each of model, optimizer, retriever");
+  app->add_option("from", options->from, "checkpoint folder or run folder (its newest)")
+      ->required();
   app->add_option("to", options->to, "folder to write step-NNNNNNNN into")->required();
   app->add_option("--step", options->step, "of a run folder: this step's checkpoint");
   return {app, [options] {
@@ -264,8 +265,8 @@ Command export_encoder_command(CLI::App& group) {
 Command checkpoint_command(CLI::App& program) {
   CLI::App* app =
       program.add_subcommand("checkpoint", "Look into checkpoints, verify and compare them");
-  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app), reshard_command(*app),
-                             export_encoder_command(*app)});
+  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app),
+                             reshard_command(*app), export_encoder_command(*app)});
 }
 
 }  // namespace contexture::cli

@@ -9,11 +9,12 @@
 
 namespace contexture::cli {
 
-// The exit code of a finished command (docs/design.md 9): 0 ok, 1 failure, 2 usage, 3 bad data, 4 distributed failure,
-// 75 saved and wants to be requeued.
+// The exit code of a finished command (docs/design.md 9): 0 ok, 1 failure, 2 usage, 3 bad data, 4
+// distributed failure, 75 saved and wants to be requeued.
 using Run = std::function<int()>;
 
-// Adds the subcommand to the program and returns what runs it. Options live as long as the returned function.
+// Adds the subcommand to the program and returns what runs it. Options live as long as the returned
+// function.
 struct Command {
   CLI::App* app;
   Run run;
@@ -38,8 +39,8 @@ Command launch_command(CLI::App& program);
 // A command that has commands of its own ("data check"): runs the one that was given.
 Command command_group(CLI::App* app, std::vector<Command> commands);
 
-// Throws UsageError naming the nearest known one when the arguments hold an unknown command or option. Must be called
-// before CLI11 parses, which would say only that something was not expected.
+// Throws UsageError naming the nearest known one when the arguments hold an unknown command or
+// option. Must be called before CLI11 parses, which would say only that something was not expected.
 void check_names(const CLI::App& program, int argc, const char* const* argv);
 
 // --config FILE and any number of --set a.b=c, the same on every command that reads settings.

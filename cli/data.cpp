@@ -1,6 +1,7 @@
+#include "cli/data.h"
+
 #include <iostream>
 
-#include "cli/data.h"
 #include "cli/settings.h"
 #include "core/error.h"
 #include "core/json.h"

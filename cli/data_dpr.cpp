@@ -52,16 +52,17 @@ std::unordered_map<std::string, data::Document> read_named(const DprOptions& opt
     for (const data::RunEntry& entry : entries) named.insert(entry.document);
   }
   std::unordered_map<std::string, data::Document> found;
-  data::read_foreign_documents(
-      options.corpus_from.empty() ? options.from : options.corpus_from, options.corpus, bad,
-      [&](const std::string&, data::Document document) {
-        if (!named.contains(document.id)) return;
-        std::string id = document.id;
-        found.emplace(std::move(id), std::move(document));
-      });
+  data::read_foreign_documents(options.corpus_from.empty() ? options.from : options.corpus_from,
+                               options.corpus, bad,
+                               [&](const std::string&, data::Document document) {
+                                 if (!named.contains(document.id)) return;
+                                 std::string id = document.id;
+                                 found.emplace(std::move(id), std::move(document));
+                               });
   for (const std::string& id : named) {
     CONTEXTURE_DATA_REQUIRE(found.contains(id), options.run, " ranks the document '", id,
-                            "', which ", options.corpus, " does not have. Give the corpus that was "
+                            "', which ", options.corpus,
+                            " does not have. Give the corpus that was "
                             "searched.");
   }
   return found;
@@ -100,7 +101,8 @@ int write(const DprOptions& options) {
         }
         out.write((written++ == 0 ? "[\n" : ",\n") + record.dump());
       });
-  CONTEXTURE_DATA_REQUIRE(written > 0, options.run, " ranks no question of ", options.examples, ".");
+  CONTEXTURE_DATA_REQUIRE(written > 0, options.run, " ranks no question of ", options.examples,
+                          ".");
   out.write("\n]\n");
   out.commit();
   if (bad.count > 0) log::warn("{}", bad.summary());

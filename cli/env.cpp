@@ -51,7 +51,8 @@ Json launch() {
   const parallel::Environment env = parallel::process_environment();
   const parallel::LaunchEnv found = parallel::detect_launch(env);
   Json out{{"launcher", found.launcher}};
-  for (const parallel::Finding& finding : found.findings) out[finding.name] = finding.value + " (" + finding.from + ")";
+  for (const parallel::Finding& finding : found.findings)
+    out[finding.name] = finding.value + " (" + finding.from + ")";
   for (size_t i = 0; i < found.notes.size(); ++i) out[concat("note_", i + 1)] = found.notes[i];
   out["passed_through"] = parallel::passed_through(env);
   return out;
@@ -61,18 +62,23 @@ Json launch() {
 Json meet_all(double deadline_s) {
   const auto start = std::chrono::steady_clock::now();
   const parallel::LaunchEnv found = parallel::detect_launch(parallel::process_environment());
-  const auto world = parallel::connect(found.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s);
+  const auto world =
+      parallel::connect(found.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s);
   const at::Device device = parallel::agree_on_device("auto", found, world.get());
   const at::Tensor ones = at::ones({1}, at::TensorOptions().dtype(at::kLong).device(device));
   world->all_reduce(ones).wait();
-  return {{"ranks", ones.item<int64_t>()}, {"over", device.is_cuda() ? "NCCL" : "Gloo"}, {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
+  return {
+      {"ranks", ones.item<int64_t>()},
+      {"over", device.is_cuda() ? "NCCL" : "Gloo"},
+      {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
 }
 
 // "NVIDIA H100 80GB HBM3, 85.0 GB, compute capability 9.0", one for each that this process sees.
 Json gpus() {
   Json out = Json::array();
   for (const parallel::Gpu& gpu : parallel::visible_gpus()) {
-    out.push_back(format("{}, {:.1f} GB, compute capability {}.{}", gpu.name, gpu.memory_bytes / 1e9, gpu.major, gpu.minor));
+    out.push_back(format("{}, {:.1f} GB, compute capability {}.{}", gpu.name,
+                         gpu.memory_bytes / 1e9, gpu.major, gpu.minor));
   }
   return out;
 }
@@ -81,7 +87,8 @@ Json gpus() {
 Json automatic() {
   try {
     const at::Device device = parallel::choose_device("auto");
-    return {{"device", parallel::describe(device)}, {"precision", train::precision_of("auto", device) == at::kBFloat16 ? "bf16" : "fp32"}};
+    return {{"device", parallel::describe(device)},
+            {"precision", train::precision_of("auto", device) == at::kBFloat16 ? "bf16" : "fp32"}};
   } catch (const UsageError& error) {
     return {{"device", concat("none: ", error.what())}};
   }
@@ -134,8 +141,12 @@ Command env_command(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "env", "Versions, processor, GPUs, precision, launcher and folders that this program finds");
-  app->add_flag("--connect", options->connect, "also meet the other ranks, over Gloo or, from GPU to GPU, NCCL: tries a launcher and a network before a training does");
-  app->add_option("--deadline", options->deadline_s, "seconds that --connect waits for them")->capture_default_str()->check(CLI::PositiveNumber);
+  app->add_flag("--connect", options->connect,
+                "also meet the other ranks, over Gloo or, from GPU to GPU, NCCL: tries a launcher "
+                "and a network before a training does");
+  app->add_option("--deadline", options->deadline_s, "seconds that --connect waits for them")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             Json all = environment();

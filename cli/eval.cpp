@@ -32,12 +32,16 @@ Command eval_command(CLI::App& program) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "eval", "Evaluate a run, on one process or many (contexture launch): answers with retrieved, gold, wrong and no documents; retrieval; "
-              "edited documents. Or score one thing with a command below, of a run or of files");
+      "eval",
+      "Evaluate a run, on one process or many (contexture launch): answers with retrieved, gold, "
+      "wrong and no documents; retrieval; "
+      "edited documents. Or score one thing with a command below, of a run or of files");
   options->source.add_to(*app);
-  app->add_flag("--edits", options->edits, "also edit documents and see whether the answers follow");
+  app->add_flag("--edits", options->edits,
+                "also edit documents and see whether the answers follow");
   app->add_flag("--json")->description("results are always one JSON object on stdout");
-  const std::vector<Command> scores{eval_retrieval_command(*app), eval_qa_command(*app), eval_vqa_command(*app), eval_caption_command(*app)};
+  const std::vector<Command> scores{eval_retrieval_command(*app), eval_qa_command(*app),
+                                    eval_vqa_command(*app), eval_caption_command(*app)};
   return {app, [options, scores] {
             std::vector<std::string> names;
             for (const Command& command : scores) {
@@ -45,9 +49,12 @@ Command eval_command(CLI::App& program) {
               names.push_back(command.app->get_name());
             }
             const std::string& run = options->source.run;
-            CONTEXTURE_USAGE_REQUIRE(!run.empty(), "contexture eval needs a run folder, or a command: see --help.");
-            CONTEXTURE_USAGE_REQUIRE(std::filesystem::exists(run), "there is no run folder '", run, "'.", did_you_mean_hint(run, names));
-            return options->source.open([&](const OpenRun& opened) { return evaluate(opened, options->edits); });
+            CONTEXTURE_USAGE_REQUIRE(
+                !run.empty(), "contexture eval needs a run folder, or a command: see --help.");
+            CONTEXTURE_USAGE_REQUIRE(std::filesystem::exists(run), "there is no run folder '", run,
+                                     "'.", did_you_mean_hint(run, names));
+            return options->source.open(
+                [&](const OpenRun& opened) { return evaluate(opened, options->edits); });
           }};
 }
 

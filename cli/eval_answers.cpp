@@ -46,8 +46,7 @@ std::vector<data::Prediction> answers_of(const OpenRun& run,
                                          const std::vector<const data::Example*>& asked) {
   std::vector<data::Prediction> out;
   const train::Evaluator evaluator(run.session);
-  for (train::Answered& said :
-       evaluator.answer(run.set, asked, train::Reading::kRetrieved)) {
+  for (train::Answered& said : evaluator.answer(run.set, asked, train::Reading::kRetrieved)) {
     out.push_back({said.example->id, std::move(said.answer), {}});
     for (size_t k = 0; k < said.documents.size(); ++k) {
       const data::Document& document = run.session.corpus().document(said.documents[k]);
@@ -72,9 +71,8 @@ struct AnswerOptions {
                    "what the system said: JSONL, JSON list, or JSON object from id to text")
         ->excludes(folder);
     app.add_option("--references", references, "what is right")->excludes(folder);
-    CLI::Option* format =
-        app.add_option("--from", from, "what the references are: " + from_help)
-            ->capture_default_str();
+    CLI::Option* format = app.add_option("--from", from, "what the references are: " + from_help)
+                              ->capture_default_str();
     app.add_option("--missing", missing,
                    "references without a prediction: fail, or zero (count them as wrong)")
         ->capture_default_str()
@@ -129,9 +127,8 @@ struct AnswerOptions {
   }
 
   int score_files(const Rule& rule) const {
-    return report(rule, [&](data::BadRecords& bad) {
-      return rule.score(read(predictions, rule.ids, bad));
-    });
+    return report(
+        rule, [&](data::BadRecords& bad) { return rule.score(read(predictions, rule.ids, bad)); });
   }
 
   // Asks the run what the rule for its examples scores.
@@ -217,8 +214,9 @@ Command eval_qa_command(CLI::App& group) {
   auto options = std::make_shared<Options>();
   options->from = "contexture";
   CLI::App* app = group.add_subcommand(
-      "qa", "Exact match and F1 of answers, answers in the passages read, KILT's scores: of a run, "
-            "or of files");
+      "qa",
+      "Exact match and F1 of answers, answers in the passages read, KILT's scores: of a run, "
+      "or of files");
   const auto [folder, format] =
       options->add_to(*app, "contexture (our examples), atlas, dpr, flashrag or kilt");
   format->excludes(folder);
@@ -293,11 +291,13 @@ Command eval_vqa_command(CLI::App& group) {
   auto options = std::make_shared<Options>();
   options->from = "vqa";
   CLI::App* app = group.add_subcommand(
-      "vqa", "Answers about pictures, of a run or of files: VQA accuracy, A-OKVQA, InfoSeek, "
-             "Encyclopedic-VQA");
-  options->add_to(*app,
-                  "vqa (the annotations .json), aokvqa (.json), infoseek (.jsonl) or evqa (.csv); of "
-                  "a run, whose rule its examples are scored by");
+      "vqa",
+      "Answers about pictures, of a run or of files: VQA accuracy, A-OKVQA, InfoSeek, "
+      "Encyclopedic-VQA");
+  options->add_to(
+      *app,
+      "vqa (the annotations .json), aokvqa (.json), infoseek (.jsonl) or evqa (.csv); of "
+      "a run, whose rule its examples are scored by");
   app->add_option("--question-types", options->types, "infoseek: JSONL {data_id, question_type}");
   return {app, [options] {
             require_known(options->from, {"vqa", "aokvqa", "infoseek", "evqa"});

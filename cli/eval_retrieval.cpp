@@ -53,7 +53,8 @@ struct RetrievalOptions {
     }
     CONTEXTURE_DATA_REQUIRE(
         !asked.empty(), "none of ", opened.examples.size(),
-        " examples names a gold document (\"documents\"), so retrieval can't be scored. Give --data "
+        " examples names a gold document (\"documents\"), so retrieval can't be scored. Give "
+        "--data "
         "FILE with examples that do; eval qa looks for the answers in what was retrieved.");
     const int64_t depth = *std::max_element(trec.cutoffs.begin(), trec.cutoffs.end());
     CONTEXTURE_REQUIRE(depth >= 1, "a cut-off is at least 1, got ", depth);
@@ -63,8 +64,7 @@ struct RetrievalOptions {
     data::TrecRun results;
     for (size_t i = 0; i < asked.size(); ++i) {
       for (const retriever::Hit& hit : rankings[i]) {
-        results[asked[i]->id].push_back(
-            {opened.session.corpus().document(hit.row).id, hit.score});
+        results[asked[i]->id].push_back({opened.session.corpus().document(hit.row).id, hit.score});
       }
     }
     if (!output.empty()) {

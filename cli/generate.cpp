@@ -18,19 +18,25 @@ struct GenerateCommand {
   WritingFlags writing;
 };
 
-int answer_all(const train::RunConfig& config, const GenerateCommand& options, parallel::Groups groups) {
+int answer_all(const train::RunConfig& config, const GenerateCommand& options,
+               parallel::Groups groups) {
   data::BadRecords bad(data::BadRecords::parse_policy(options.bad_records));
-  const auto session = train::open_run(config, bad, /*step=*/-1, /*with_index=*/true, std::move(groups));
+  const auto session =
+      train::open_run(config, bad, /*step=*/-1, /*with_index=*/true, std::move(groups));
   const parallel::Groups& layout = session->engine().groups();
   const data::ExampleSet set = data::read_examples(options.input, bad);
   const std::filesystem::path folder = std::filesystem::path(options.input).parent_path();
   const eval::GenerateOptions writing = options.writing.options(config);
   eval::DocumentCache cache;
-  // Where replicas have to pass together (ZeRO 3), what is cached here and not there would part them.
+  // Where replicas have to pass together (ZeRO 3), what is cached here and not there would part
+  // them.
   eval::DocumentCache* const cached = session->inference().together() ? nullptr : &cache;
-  const auto answered = [&](const Question& question) { return answer_with_sources(*session, question, writing, cached).dump() + "\n"; };
+  const auto answered = [&](const Question& question) {
+    return answer_with_sources(*session, question, writing, cached).dump() + "\n";
+  };
   // Each replica answers a share, and all of them equally many: they search the index together.
-  const auto n = static_cast<int64_t>(set.examples.size()), rounds = (n + layout.dp_size() - 1) / layout.dp_size();
+  const auto n = static_cast<int64_t>(set.examples.size()),
+             rounds = (n + layout.dp_size() - 1) / layout.dp_size();
   const auto [begin, end] = parallel::part_of(n, {layout.dp_rank(), layout.dp_size()});
   std::string lines;
   for (int64_t i = begin; i < begin + rounds; ++i) {
@@ -56,8 +62,8 @@ int answer_all(const train::RunConfig& config, const GenerateCommand& options, p
   } else {
     write_file_atomic(options.output, all);
   }
-  log::info("{} answers; {} documents encoded, {} read from the cache{}", set.examples.size(), cache.misses, cache.hits,
-            layout.dp ? " of the first replica" : "");
+  log::info("{} answers; {} documents encoded, {} read from the cache{}", set.examples.size(),
+            cache.misses, cache.hits, layout.dp ? " of the first replica" : "");
   return 0;
 }
 
@@ -65,17 +71,24 @@ int answer_all(const train::RunConfig& config, const GenerateCommand& options, p
 
 Command generate_command(CLI::App& program) {
   auto options = std::make_shared<GenerateCommand>();
-  CLI::App* app = program.add_subcommand("generate", "Answer every question of a JSONL file, with the documents read, on one process or many (contexture launch)");
+  CLI::App* app =
+      program.add_subcommand("generate",
+                             "Answer every question of a JSONL file, with the documents read, on "
+                             "one process or many (contexture launch)");
   app->add_option("run", options->run, "run folder")->required();
   app->add_option("input", options->input, R"(JSONL of {"id","question","image"?})")->required();
   app->add_option("--output", options->output, "file to write; default: stdout");
   app->add_option("--bad-records", options->bad_records, "skip or fail")->capture_default_str();
-  app->add_option("--set", options->sets, "one setting, a.b=c, on top of the run's own; may be repeated")->allow_extra_args(false);
+  app->add_option("--set", options->sets,
+                  "one setting, a.b=c, on top of the run's own; may be repeated")
+      ->allow_extra_args(false);
   options->writing.add_to(*app);
   app->add_flag("--json")->description("output is always one JSON object a line");
   return {app, [options] {
             train::RunConfig config = train::settings_of(options->run, options->sets);
-            return on_ranks(config, /*finished=*/true, [&](parallel::Groups groups) { return answer_all(config, *options, std::move(groups)); });
+            return on_ranks(config, /*finished=*/true, [&](parallel::Groups groups) {
+              return answer_all(config, *options, std::move(groups));
+            });
           }};
 }
 

@@ -29,8 +29,8 @@ Vectors embed_run(BuildOptions& options) {
   Vectors out;
   out.encoder_hash = run_encoder_hash(options.run, options.step);
   data::BadRecords bad(data::BadRecords::Policy::kSkip);
-  const auto session =
-      train::open_run(train::settings_of(options.run, options.sets), bad, options.step, /*with_index=*/false);
+  const auto session = train::open_run(train::settings_of(options.run, options.sets), bad,
+                                       options.step, /*with_index=*/false);
   if (bad.count > 0) log::warn("{}", bad.summary());
   if (options.index.factory.empty()) options.index.factory = session->config().retriever.factory;
   const at::Tensor vectors_UE =

@@ -135,7 +135,8 @@ int ask(const SearchOptions& options, const retriever::SpreadIndex& index,
   } else {
     index.require_encoder(run_encoder_hash(options.run, options.step));
     data::BadRecords bad(data::BadRecords::Policy::kSkip);
-    session = train::open_run(train::settings_of(options.run, options.sets), bad, options.step, /*with_index=*/false);
+    session = train::open_run(train::settings_of(options.run, options.sets), bad, options.step,
+                              /*with_index=*/false);
     query = run_query(*session, options.question, options.picture);
   }
   Json hits = Json::array();

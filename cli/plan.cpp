@@ -135,15 +135,16 @@ void print(const Json& out) {
       cluster["nodes"].get<int>() * cluster["gpus_per_node"].get<int>(),
       cluster["nodes"].get<int>(), cluster["gpus_per_node"].get<int>(),
       cluster["gpu"]["memory_gb"].get<double>(), out["usable_gb"].get<double>(),
-      parameters / (billions ? 1e9 : 1e6), billions ? "billion" : "million", model["dtype"].get<std::string>(),
-      model["batch_size"].get<int64_t>());
+      parameters / (billions ? 1e9 : 1e6), billions ? "billion" : "million",
+      model["dtype"].get<std::string>(), model["batch_size"].get<int64_t>());
   std::cout << format("{} layouts are possible; {} had to be priced, in {:.2f} s.\n\n",
                       out["layouts_possible"].get<int>(), out["layouts_priced"].get<int>(),
                       out["search_s"].get<double>());
   std::cout << format(
-      "{:>3}{:>5}{:>5}{:>5}  {:<10}{:<14}{:>4}{:>8}  {:<9}{:>4}  {:<16}{:>10}{:>8}{:>8}{:>8}{:>11}{:>10}\n",
-      "", "dp", "pp", "tp", "order", "schedule", "mb", "slices", "assembly", "ZeRO", "recompute", "step s", "GB", "idle", "MFU", "samples/s",
-      "$/1,000");
+      "{:>3}{:>5}{:>5}{:>5}  {:<10}{:<14}{:>4}{:>8}  {:<9}{:>4}  "
+      "{:<16}{:>10}{:>8}{:>8}{:>8}{:>11}{:>10}\n",
+      "", "dp", "pp", "tp", "order", "schedule", "mb", "slices", "assembly", "ZeRO", "recompute",
+      "step s", "GB", "idle", "MFU", "samples/s", "$/1,000");
   int rank = 0;
   for (const Json& plan : out["plans"]) {
     std::string recompute;
@@ -160,7 +161,9 @@ void print(const Json& out) {
         "{:<16}{:>10.4g}{:>8.1f}{:>8}{:>8}{:>11.1f}{:>10}\n",
         ++rank, plan["dp"].get<int>(), plan["pp"].get<int>(), plan["tp"].get<int>(),
         plan["order"].get<std::string>(), schedule, plan["microbatches"].get<int64_t>(),
-        slices == 0 ? "planned" : slices == 1 ? "-" : format("{}", slices),
+        slices == 0   ? "planned"
+        : slices == 1 ? "-"
+                      : format("{}", slices),
         plan["assembly"].get<std::string>(), plan["zero"].get<int>(),
         recompute.empty() ? "-" : recompute, plan["step_s"].get<double>(),
         plan["memory_gb"].get<double>(), percent(plan["idle"].get<double>()),
@@ -201,21 +204,29 @@ void print(const Json& out) {
     std::cout << "- " << sentence.get<std::string>() << "\n";
 }
 
-// What the ranks of the first replica did in a step of a run: the timeline.json that a pipeline leaves.
+// What the ranks of the first replica did in a step of a run: the timeline.json that a pipeline
+// leaves.
 Json measured_step(const std::string& path) {
   const Json trace = read_json_file(path);
-  CONTEXTURE_DATA_REQUIRE(trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array(), path,
-                          " is no Chrome trace: it has no list traceEvents. Give the timeline.json of a run with parallel.pp above 1.");
+  CONTEXTURE_DATA_REQUIRE(
+      trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array(), path,
+      " is no Chrome trace: it has no list traceEvents. Give the timeline.json of a run with "
+      "parallel.pp above 1.");
   Json out = Json::array();
   for (const Json& event : trace["traceEvents"]) {
     const std::string where = concat(path, ": event ", out.size());
-    if (json_get<std::string>(event, "ph", where) != "X" || json_get<int64_t>(event, "pid", where) != 0) continue;
-    CONTEXTURE_DATA_REQUIRE(json_get<double>(event, "ts", where) >= 0.0 && json_get<double>(event, "dur", where) >= 0.0 &&
-                                json_get<int64_t>(event, "tid", where) >= 0 && json_get<int64_t>(event, "tid", where) < 100'000,
+    if (json_get<std::string>(event, "ph", where) != "X" ||
+        json_get<int64_t>(event, "pid", where) != 0)
+      continue;
+    CONTEXTURE_DATA_REQUIRE(json_get<double>(event, "ts", where) >= 0.0 &&
+                                json_get<double>(event, "dur", where) >= 0.0 &&
+                                json_get<int64_t>(event, "tid", where) >= 0 &&
+                                json_get<int64_t>(event, "tid", where) < 100'000,
                             where, " has a time or rank that cannot be.");
     Json& kept = out.emplace_back(Json{{"name", json_get<std::string>(event, "name", where)}});
     for (const char* key : {"ts", "dur", "tid"}) kept[key] = event[key];
-    if (event.contains("args")) kept["args"]["waited_us"] = json_get_or<double>(event["args"], "waited_us", 0.0, where);
+    if (event.contains("args"))
+      kept["args"]["waited_us"] = json_get_or<double>(event["args"], "waited_us", 0.0, where);
   }
   CONTEXTURE_DATA_REQUIRE(!out.empty(), path, " has no work of the first replica (pid 0, ph X).");
   return out;
@@ -223,8 +234,8 @@ Json measured_step(const std::string& path) {
 
 int run(const Options& options) {
   const parallel::Cluster cluster = cluster_of(options);
-  CONTEXTURE_USAGE_REQUIRE(options.measured.empty() || !options.html.empty(), "--measured ", options.measured,
-                           " is drawn on the page: give --html FILE, too.");
+  CONTEXTURE_USAGE_REQUIRE(options.measured.empty() || !options.html.empty(), "--measured ",
+                           options.measured, " is drawn on the page: give --html FILE, too.");
   const Json measured = options.measured.empty() ? Json() : measured_step(options.measured);
   CONTEXTURE_USAGE_REQUIRE(options.top >= 1, "--top ", options.top, " must be at least 1.");
   train::RunConfig config = run_config(options.settings);
@@ -296,9 +307,10 @@ Command plan_command(CLI::App& program) {
       ->check(CLI::NonNegativeNumber);
   app->add_option("--search-ms", options->search_ms, "a step's index search, as measured")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--distinct", options->distinct,
-                  "different documents of a step over the slots they fill, as metrics.jsonl of a run of "
-                  "one replica has them (distinct_documents / slots): says what data.assembly=grouped saves")
+  app->add_option(
+         "--distinct", options->distinct,
+         "different documents of a step over the slots they fill, as metrics.jsonl of a run of "
+         "one replica has them (distinct_documents / slots): says what data.assembly=grouped saves")
       ->check(CLI::Range(0.0, 1.0));
   app->add_option("--network-share", options->network_share,
                   "share w of the reference formula in the advice; else what the plan predicts")

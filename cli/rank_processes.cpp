@@ -49,7 +49,8 @@ class LinePump {
     }
     line_.append(buffer, static_cast<size_t>(n));
     size_t at = 0;
-    for (size_t end; (end = line_.find('\n', at)) != std::string::npos; at = end + 1) pass_on(line_.substr(at, end - at));
+    for (size_t end; (end = line_.find('\n', at)) != std::string::npos; at = end + 1)
+      pass_on(line_.substr(at, end - at));
     line_.erase(0, at);
     if (line_.size() < kLongestLine) return;
     pass_on(line_);
@@ -77,7 +78,9 @@ struct Child {
   bool running = true;
 };
 
-void check(bool ok, const char* what) { CONTEXTURE_REQUIRE(ok, what, ": ", errno_text(errno), ". Too many processes or open files?"); }
+void check(bool ok, const char* what) {
+  CONTEXTURE_REQUIRE(ok, what, ": ", errno_text(errno), ". Too many processes or open files?");
+}
 
 Child start(const RankCommand& command) {
   std::vector<std::string> words{"contexture"};
@@ -101,7 +104,8 @@ Child start(const RankCommand& command) {
   const pid_t pid = ::fork();
   check(pid >= 0, "fork");
   if (pid == 0) {  // only async-signal-safe calls from here to exec
-    // A group of its own: Ctrl-C on the terminal reaches the launcher alone, which passes it on once.
+    // A group of its own: Ctrl-C on the terminal reaches the launcher alone, which passes it on
+    // once.
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
@@ -142,7 +146,9 @@ class Node {
       if (failed_at_ && !killed_ && Clock::now() - *failed_at_ > grace_) {
         killed_ = true;
         for (const Child& child : children_) {
-          if (child.running) say(format("rank {} still runs {} s after the failure: killed", child.rank, grace_.count()));
+          if (child.running)
+            say(format("rank {} still runs {} s after the failure: killed", child.rank,
+                       grace_.count()));
         }
         kill_all(SIGKILL);
       }
@@ -196,10 +202,12 @@ class Node {
     if (!failed_at_) {
       failed_at_ = Clock::now();
       say(format("rank {} of {} {}; the others have {} s to end", child.rank, world_size_,
-                 signal != 0 ? format("was killed by signal {} ({})", signal, ::strsignal(signal)) : format("failed with exit code {}", code),
+                 signal != 0 ? format("was killed by signal {} ({})", signal, ::strsignal(signal))
+                             : format("failed with exit code {}", code),
                  grace_.count()));
     } else if (signal != 0 && !killed_) {
-      say(format("rank {} of {} was killed by signal {} ({})", child.rank, world_size_, signal, ::strsignal(signal)));
+      say(format("rank {} of {} was killed by signal {} ({})", child.rank, world_size_, signal,
+                 ::strsignal(signal)));
     }
     // Those that lost a peer often end before the one with the error does.
     if (failure_ == 0 || failure_ == kLostPeer) failure_ = code;

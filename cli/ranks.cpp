@@ -12,13 +12,17 @@ namespace contexture::cli {
 std::shared_ptr<parallel::Communicator> join_world(double deadline_s) {
   const parallel::LaunchEnv env = parallel::detect_launch(parallel::process_environment());
   if (env.rendezvous.rank != 0) log::set_level(log::Level::warn);  // before the first message
-  return env.rendezvous.size > 1 ? parallel::connect(env.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s) : nullptr;
+  return env.rendezvous.size > 1
+             ? parallel::connect(env.rendezvous, at::hasCUDA() ? "nccl" : "gloo", deadline_s)
+             : nullptr;
 }
 
-int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std::function<int()>& body) {
+int run_on_rank(const std::shared_ptr<parallel::Communicator>& world,
+                const std::function<int()>& body) {
   try {
     return body();
-  } catch (const UsageError& error) {  // arguments are the same on all ranks, and so is what is wrong with them
+  } catch (const UsageError&
+               error) {  // arguments are the same on all ranks, and so is what is wrong with them
     throw parallel::AgreedError(error.what(), world ? world->rank() : 0);
   } catch (const DistributedError&) {
     throw;
@@ -30,23 +34,28 @@ int run_on_rank(const std::shared_ptr<parallel::Communicator>& world, const std:
 
 parallel::Groups join_ranks(train::RunConfig& config) {
   parallel::ParallelConfig& p = config.parallel;
-  const std::shared_ptr<parallel::Communicator> world = join_world(static_cast<double>(p.first_timeout_s));
+  const std::shared_ptr<parallel::Communicator> world =
+      join_world(static_cast<double>(p.first_timeout_s));
   const int size = world ? world->size() : 1, rank = world ? world->rank() : 0;
   try {
     if (p.dp == 0) p.dp = std::max<int64_t>(1, size / std::max<int64_t>(1, p.pp * p.tp));
     config.validate();
-    parallel::MeshLayout(size, static_cast<int>(p.dp), static_cast<int>(p.pp), static_cast<int>(p.tp), p.order);
+    parallel::MeshLayout(size, static_cast<int>(p.dp), static_cast<int>(p.pp),
+                         static_cast<int>(p.tp), p.order);
   } catch (const UsageError& error) {
     throw parallel::AgreedError(error.what(), rank);
   }
-  parallel::agree_on_device(config.run.device, parallel::detect_launch(parallel::process_environment()), world.get());
+  parallel::agree_on_device(config.run.device,
+                            parallel::detect_launch(parallel::process_environment()), world.get());
   if (!world) return {};
-  return parallel::groups_of(std::make_shared<const parallel::Mesh>(world, static_cast<int>(p.dp), static_cast<int>(p.pp),
-                                                                    static_cast<int>(p.tp), p.order));
+  return parallel::groups_of(std::make_shared<const parallel::Mesh>(
+      world, static_cast<int>(p.dp), static_cast<int>(p.pp), static_cast<int>(p.tp), p.order));
 }
 
-int on_ranks(train::RunConfig& config, bool finished, const std::function<int(parallel::Groups)>& body) {
-  if (finished && parallel::detect_launch(parallel::process_environment()).rendezvous.size == 1) return body({});
+int on_ranks(train::RunConfig& config, bool finished,
+             const std::function<int(parallel::Groups)>& body) {
+  if (finished && parallel::detect_launch(parallel::process_environment()).rendezvous.size == 1)
+    return body({});
   parallel::Groups groups = join_ranks(config);
   const std::shared_ptr<parallel::Communicator> world = groups.world;
   return run_on_rank(world, [&] { return body(std::move(groups)); });

@@ -24,8 +24,7 @@ int RunSource::open(const std::function<int(const OpenRun&)>& body) const {
   return on_ranks(config, /*finished=*/true, [&](parallel::Groups groups) {
     const bool first = groups.rank() == 0;
     data::BadRecords bad(data::BadRecords::Policy::kSkip);
-    const auto session =
-        train::open_run(config, bad, step, /*with_index=*/true, std::move(groups));
+    const auto session = train::open_run(config, bad, step, /*with_index=*/true, std::move(groups));
     const std::string path = data.empty() ? config.data.test : data;
     CONTEXTURE_USAGE_REQUIRE(!path.empty(), "the run names no data.test. Give --data FILE.");
     const train::PictureSet set(session->config(), path, session->config().eval.types,

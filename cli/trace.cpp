@@ -127,8 +127,12 @@ constexpr double kGuessedFlops = 1e12;
 Json work_of(const parallel::Trace& costs) {
   Json blocks = Json::array();
   for (const parallel::TraceBlock& block : costs.blocks) {
-    blocks.push_back({{"path", block.name}, {"forward_flops", block.forward_flops}, {"forward_s", block.forward_s},
-                      {"input_grad_s", block.input_grad_s}, {"weight_grad_s", block.weight_grad_s}, {"activation_bytes", block.activation_bytes}});
+    blocks.push_back({{"path", block.name},
+                      {"forward_flops", block.forward_flops},
+                      {"forward_s", block.forward_s},
+                      {"input_grad_s", block.input_grad_s},
+                      {"weight_grad_s", block.weight_grad_s},
+                      {"activation_bytes", block.activation_bytes}});
   }
   return {{"inputs", costs.inputs}, {"timed", costs.timed}, {"blocks", blocks}};
 }
@@ -138,26 +142,44 @@ Json describe(const parallel::Trace& costs, const parallel::Plan& plan) {
   for (const parallel::StageCost& stage : plan.stages) {
     std::vector<std::string> names;
     for (const int b : stage.blocks) names.push_back(costs.blocks[b].name);
-    stages.push_back({{"device", stage.device}, {"blocks", names}, {"seconds", stage.time_s()}, {"parameter_bytes", stage.parameter_bytes},
-                      {"memory_bytes", stage.memory_bytes}, {"bytes_in", stage.forward_bytes_in}});
+    stages.push_back({{"device", stage.device},
+                      {"blocks", names},
+                      {"seconds", stage.time_s()},
+                      {"parameter_bytes", stage.parameter_bytes},
+                      {"memory_bytes", stage.memory_bytes},
+                      {"bytes_in", stage.forward_bytes_in}});
   }
-  return {{"partitioner", parallel::to_string(plan.partitioner)}, {"stages", stages}, {"largest_s", plan.max_s}, {"forward_bytes", plan.forward_bytes},
-          {"backward_bytes", plan.backward_bytes}, {"exact", plan.is_exact}, {"no_gain", plan.no_gain}, {"remark", plan.remark}};
+  return {{"partitioner", parallel::to_string(plan.partitioner)},
+          {"stages", stages},
+          {"largest_s", plan.max_s},
+          {"forward_bytes", plan.forward_bytes},
+          {"backward_bytes", plan.backward_bytes},
+          {"exact", plan.is_exact},
+          {"no_gain", plan.no_gain},
+          {"remark", plan.remark}};
 }
 
 void print_plan(const Json& plan) {
-  std::cout << format("\n{} cut, {} bytes forward and {} back between stages, per microbatch\n{:<7}{:>8}{:>8}{:>12}{:>14}  from and to\n",
-                      plan["partitioner"].get<std::string>(), grouped(std::llround(plan["forward_bytes"].get<double>())),
-                      grouped(std::llround(plan["backward_bytes"].get<double>())), "device", "blocks", "share", "weights", "wires in");
+  std::cout << format(
+      "\n{} cut, {} bytes forward and {} back between stages, per "
+      "microbatch\n{:<7}{:>8}{:>8}{:>12}{:>14}  from and to\n",
+      plan["partitioner"].get<std::string>(),
+      grouped(std::llround(plan["forward_bytes"].get<double>())),
+      grouped(std::llround(plan["backward_bytes"].get<double>())), "device", "blocks", "share",
+      "weights", "wires in");
   double total = 0.0;
   for (const Json& stage : plan["stages"]) total += stage["seconds"].get<double>();
   for (const Json& stage : plan["stages"]) {
     const Json& blocks = stage["blocks"];
-    std::cout << format("{:<7}{:>8}{:>7.1f}%{:>12}{:>14}  {}{}\n", stage["device"].get<int>(), blocks.size(), 100.0 * stage["seconds"].get<double>() / total,
-                        in_bytes(std::llround(stage["parameter_bytes"].get<double>())), in_bytes(std::llround(stage["bytes_in"].get<double>())),
-                        blocks.front().get<std::string>(), blocks.size() > 1 ? " .. " + blocks.back().get<std::string>() : "");
+    std::cout << format("{:<7}{:>8}{:>7.1f}%{:>12}{:>14}  {}{}\n", stage["device"].get<int>(),
+                        blocks.size(), 100.0 * stage["seconds"].get<double>() / total,
+                        in_bytes(std::llround(stage["parameter_bytes"].get<double>())),
+                        in_bytes(std::llround(stage["bytes_in"].get<double>())),
+                        blocks.front().get<std::string>(),
+                        blocks.size() > 1 ? " .. " + blocks.back().get<std::string>() : "");
   }
-  if (!plan["remark"].get<std::string>().empty()) std::cout << plan["remark"].get<std::string>() << "\n";
+  if (!plan["remark"].get<std::string>().empty())
+    std::cout << plan["remark"].get<std::string>() << "\n";
 }
 
 }  // namespace
@@ -174,61 +196,68 @@ Command trace_command(CLI::App& program) {
       "trace", "A model's blocks, parameters, wires and work, without allocating its weights");
   options->settings.add_to(*app);
   app->add_flag("--wires", options->wires, "list the wires too: who writes, who reads");
-  app->add_flag("--timed", options->timed, "run each kind of block for a typical microbatch and note its seconds and bytes (one block's weights at a time)");
-  app->add_option("--output", options->output, "write the trace to this file (docs/formats/trace.md)");
-  app->add_option("--stages", options->stages, "also cut the model into so many pipeline stages and print them");
-  app->add_option("--partitioner", options->partitioner, "of --stages: exact, linear, tree, pipedream, parameters or uniform")->capture_default_str();
+  app->add_flag("--timed", options->timed,
+                "run each kind of block for a typical microbatch and note its seconds and bytes "
+                "(one block's weights at a time)");
+  app->add_option("--output", options->output,
+                  "write the trace to this file (docs/formats/trace.md)");
+  app->add_option("--stages", options->stages,
+                  "also cut the model into so many pipeline stages and print them");
+  app->add_option("--partitioner", options->partitioner,
+                  "of --stages: exact, linear, tree, pipedream, parameters or uniform")
+      ->capture_default_str();
   app->add_flag("--json", options->json, "print everything as one JSON object on stdout");
-  return {app, [options] {
-            train::RunConfig config = run_config(options->settings);
-            train::read_text_encoder(config);
-            const model::Model model(config.model, nullptr, false, config.retriever.objective_options());
-            Json traced = trace(model, config.train.precision);
-            std::optional<parallel::Plan> plan;
-            if (options->timed || options->stages > 0 || !options->output.empty()) {
-              config.validate();
-              parallel::Trace costs = train::trace_model(config, model, options->timed);
-              if (!options->output.empty()) parallel::write_trace(costs, options->output);
-              traced["work"] = work_of(costs);
-              if (options->stages > 0) {
-                if (!options->timed) parallel::set_times(costs, kGuessedFlops);
-                plan = train::partition_for(config, costs, options->partitioner, options->stages);
-                traced["plan"] = describe(costs, *plan);
-              }
-            }
-            if (options->json) {
-              print_json(traced);
-              return 0;
-            }
-            const int64_t n = traced["parameters"].get<int64_t>();
-            print_tree(rows_of(model.blocks()), traced["bytes"]["weights"].get<int64_t>() / n);
-            std::cout << grouped(n) << " parameters. Training keeps "
-                      << in_bytes(traced["bytes"]["weights"].get<int64_t>()) << " of weights ("
-                      << traced["dtype"].get<std::string>() << "), "
-                      << in_bytes(traced["bytes"]["gradients"].get<int64_t>())
-                      << " of gradients and "
-                      << in_bytes(traced["bytes"]["optimizer"].get<int64_t>())
-                      << " of optimizer state.\n";
-            for (const Json& wire : traced["wires"]) {
-              if (!options->wires) break;
-              std::cout << wire["name"].get<std::string>() << ": "
-                        << wire["producer"].get<std::string>() << " ->";
-              for (const Json& reader : wire["readers"])
-                std::cout << " " << reader.get<std::string>();
-              std::cout << "\n";
-            }
-            if (options->timed) {
-              double forward = 0.0, backward = 0.0;
-              for (const Json& block : traced["work"]["blocks"]) {
-                forward += block["forward_s"].get<double>();
-                backward += block["input_grad_s"].get<double>() + block["weight_grad_s"].get<double>();
-              }
-              std::cout << format("A microbatch of {:.0f} inputs takes {:.3f} s forward and {:.3f} s backward here.\n",
-                                  traced["work"]["inputs"].get<double>(), forward, backward);
-            }
-            if (plan) print_plan(traced["plan"]);
-            return 0;
-          }};
+  return {
+      app, [options] {
+        train::RunConfig config = run_config(options->settings);
+        train::read_text_encoder(config);
+        const model::Model model(config.model, nullptr, false,
+                                 config.retriever.objective_options());
+        Json traced = trace(model, config.train.precision);
+        std::optional<parallel::Plan> plan;
+        if (options->timed || options->stages > 0 || !options->output.empty()) {
+          config.validate();
+          parallel::Trace costs = train::trace_model(config, model, options->timed);
+          if (!options->output.empty()) parallel::write_trace(costs, options->output);
+          traced["work"] = work_of(costs);
+          if (options->stages > 0) {
+            if (!options->timed) parallel::set_times(costs, kGuessedFlops);
+            plan = train::partition_for(config, costs, options->partitioner, options->stages);
+            traced["plan"] = describe(costs, *plan);
+          }
+        }
+        if (options->json) {
+          print_json(traced);
+          return 0;
+        }
+        const int64_t n = traced["parameters"].get<int64_t>();
+        print_tree(rows_of(model.blocks()), traced["bytes"]["weights"].get<int64_t>() / n);
+        std::cout << grouped(n) << " parameters. Training keeps "
+                  << in_bytes(traced["bytes"]["weights"].get<int64_t>()) << " of weights ("
+                  << traced["dtype"].get<std::string>() << "), "
+                  << in_bytes(traced["bytes"]["gradients"].get<int64_t>()) << " of gradients and "
+                  << in_bytes(traced["bytes"]["optimizer"].get<int64_t>())
+                  << " of optimizer state.\n";
+        for (const Json& wire : traced["wires"]) {
+          if (!options->wires) break;
+          std::cout << wire["name"].get<std::string>() << ": "
+                    << wire["producer"].get<std::string>() << " ->";
+          for (const Json& reader : wire["readers"]) std::cout << " " << reader.get<std::string>();
+          std::cout << "\n";
+        }
+        if (options->timed) {
+          double forward = 0.0, backward = 0.0;
+          for (const Json& block : traced["work"]["blocks"]) {
+            forward += block["forward_s"].get<double>();
+            backward += block["input_grad_s"].get<double>() + block["weight_grad_s"].get<double>();
+          }
+          std::cout << format(
+              "A microbatch of {:.0f} inputs takes {:.3f} s forward and {:.3f} s backward here.\n",
+              traced["work"]["inputs"].get<double>(), forward, backward);
+        }
+        if (plan) print_plan(traced["plan"]);
+        return 0;
+      }};
 }
 
 }  // namespace contexture::cli

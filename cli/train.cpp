@@ -20,11 +20,16 @@ int verify(const train::RunConfig& config, parallel::Groups groups, bool json) {
   const train::Difference d = train::verify_parity(config, std::move(groups));
   if (!first) return 0;
   if (json) {
-    print_json({{"loss_max_rel", d.loss}, {"grad_max_rel", d.gradient}, {"step_max_rel", d.step}, {"worst_parameter", d.worst_parameter}});
+    print_json({{"loss_max_rel", d.loss},
+                {"grad_max_rel", d.gradient},
+                {"step_max_rel", d.step},
+                {"worst_parameter", d.worst_parameter}});
   } else {
-    std::cout << format("largest relative differences from one process, over ten steps in fp64:\n  loss {:.2e}\n  gradients of step 1 {:.2e}\n"
-                        "  parameters after step 10 {:.2e}\n  worst parameter {}\n",
-                        d.loss, d.gradient, d.step, d.worst_parameter);
+    std::cout << format(
+        "largest relative differences from one process, over ten steps in fp64:\n  loss {:.2e}\n  "
+        "gradients of step 1 {:.2e}\n"
+        "  parameters after step 10 {:.2e}\n  worst parameter {}\n",
+        d.loss, d.gradient, d.step, d.worst_parameter);
   }
   return 0;
 }
@@ -35,11 +40,16 @@ int train_run(const train::RunConfig& config, parallel::Groups groups, bool resu
   const train::TrainResult result = trainer.run();
   if (first) {
     eval::write_report(config.run.dir);
-    log::info("{} steps, {:.1f} examples/s. Report: {}/report.html", result.steps, result.examples_per_s, config.run.dir);
+    log::info("{} steps, {:.1f} examples/s. Report: {}/report.html", result.steps,
+              result.examples_per_s, config.run.dir);
   }
   if (json && first) {
-    print_json({{"steps", result.steps}, {"seconds", result.seconds}, {"examples_per_s", result.examples_per_s},
-                {"parameters", result.parameters}, {"run", config.run.dir}, {"stopped_by_signal", result.stopped_by_signal}});
+    print_json({{"steps", result.steps},
+                {"seconds", result.seconds},
+                {"examples_per_s", result.examples_per_s},
+                {"parameters", result.parameters},
+                {"run", config.run.dir},
+                {"stopped_by_signal", result.stopped_by_signal}});
   }
   return result.stopped_by_signal ? 75 : 0;
 }
@@ -52,18 +62,21 @@ Command train_command(CLI::App& program) {
     bool resume = false, json = false, verify_parity = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* app = program.add_subcommand("train", "Train a model and its retriever, on one process or many (contexture launch)");
+  CLI::App* app = program.add_subcommand(
+      "train", "Train a model and its retriever, on one process or many (contexture launch)");
   options->settings.add_to(*app);
   app->add_flag("--resume", options->resume, "continue from the newest checkpoint of run.dir");
   app->add_flag("--verify-parity", options->verify_parity,
-                "train nothing: run ten steps in this layout and in one process, in fp64, and print the largest differences");
+                "train nothing: run ten steps in this layout and in one process, in fp64, and "
+                "print the largest differences");
   app->add_flag("--json", options->json, "print the result as one JSON object on stdout");
   app->footer([] { return "Settings (--set name=value):\n" + help_text(train::RunConfig()); });
   return {app, [options] {
             train::RunConfig config = run_config(options->settings);
             return on_ranks(config, /*finished=*/false, [&](parallel::Groups groups) {
-              return options->verify_parity ? verify(config, std::move(groups), options->json)
-                                            : train_run(config, std::move(groups), options->resume, options->json);
+              return options->verify_parity
+                         ? verify(config, std::move(groups), options->json)
+                         : train_run(config, std::move(groups), options->resume, options->json);
             });
           }};
 }

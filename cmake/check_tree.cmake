@@ -2,7 +2,8 @@
 #   cmake -DROOT=. -P cmake/check_tree.cmake
 # An include may not climb (../), enter another folder's internal/, name a layer that the folder does not declare, or
 # name a third-party library outside its home; README.md and docs/ may not name a path that does not exist; every page
-# of docs/formats/ is linked from somewhere. Long files are only mentioned.
+# of docs/formats/ is linked from somewhere. Sources are as clang-format 14 leaves them (.clang-format; other versions
+# differ, and without it this is passed over). Long files are only mentioned.
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 set(layers core data parallel model retriever eval train)
@@ -98,6 +99,26 @@ foreach(format ${formats})
     problem("${format} is linked from neither README.md nor a page of docs/")
   endif()
 endforeach()
+
+find_program(clang_format NAMES clang-format-14 clang-format)
+set(version "")
+if(clang_format)
+  execute_process(COMMAND ${clang_format} --version OUTPUT_VARIABLE version)
+endif()
+if(version MATCHES "version 14[.]")
+  file(GLOB_RECURSE examples RELATIVE ${ROOT} ${ROOT}/examples/*.h ${ROOT}/examples/*.cpp)
+  execute_process(COMMAND ${clang_format} --dry-run --Werror ${sources} ${examples} WORKING_DIRECTORY ${ROOT}
+                  RESULT_VARIABLE failed ERROR_VARIABLE text)
+  if(failed)
+    string(REGEX MATCHALL "[^\n ]+:[0-9]+:[0-9]+: error: code should be clang-formatted" places "${text}")
+    list(TRANSFORM places REPLACE ":[0-9]+:[0-9]+: error.*" "")
+    list(REMOVE_DUPLICATES places)
+    list(JOIN places " " places)
+    problem("not as clang-format 14 leaves them; run clang-format -i ${places}")
+  endif()
+else()
+  message(NOTICE "check_tree: note: no clang-format 14 here, so the format of the sources was not checked")
+endif()
 
 if(problems)
   message(FATAL_ERROR "check_tree: ${problems} problem(s)")

@@ -27,7 +27,8 @@ void install_stop_signals() {
   action.sa_handler = on_stop_signal;
   action.sa_flags = SA_RESTART;  // reads and writes under way go on
   sigemptyset(&action.sa_mask);
-  // A write beyond a limit on file sizes then fails with a reason that can be told, as on a full disk.
+  // A write beyond a limit on file sizes then fails with a reason that can be told, as on a full
+  // disk.
   ::signal(SIGXFSZ, SIG_IGN);
   for (const int signal_number : {SIGTERM, SIGINT, SIGUSR1}) {
     const int result = ::sigaction(signal_number, &action, nullptr);

@@ -1,6 +1,7 @@
-// WebDataset tar shards (docs/formats/webdataset.md): a sample is a run of adjacent members that share a key; the key
-// is the path up to the first dot of the base name, the field is the rest, lower-cased. Reads ustar, GNU and PAX
-// names, plain or compressed (gzip, zstd ...). The only user of libarchive.
+// WebDataset tar shards (docs/formats/webdataset.md): a sample is a run of adjacent members that
+// share a key; the key is the path up to the first dot of the base name, the field is the rest,
+// lower-cased. Reads ustar, GNU and PAX names, plain or compressed (gzip, zstd ...). The only user
+// of libarchive.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,16 +29,19 @@ struct TarSample {
   std::map<std::string, TarMember> fields;  // "jpg", "txt", "json", "left.png" ...
 };
 
-// "shard-{000000..000123}.tar" and "{a,b}.tar" (several braces multiply). Zero padding is kept. A plain path gives
-// itself. Throws UserError for an unclosed brace, a reversed range or more than 1,000,000 names.
+// "shard-{000000..000123}.tar" and "{a,b}.tar" (several braces multiply). Zero padding is kept. A
+// plain path gives itself. Throws UserError for an unclosed brace, a reversed range or more than
+// 1,000,000 names.
 std::vector<std::string> expand_braces(const std::string& pattern);
 
-// Splits at the first dot of the base name: {"a/v1", "2.txt"} for "a/v1.2.txt". No dot gives an empty field.
+// Splits at the first dot of the base name: {"a/v1", "2.txt"} for "a/v1.2.txt". No dot gives an
+// empty field.
 std::pair<std::string, std::string> split_member_name(const std::string& name);
 
-// Delivers the samples of one shard in order. A damaged or truncated shard delivers every sample that is whole, then
-// is reported to `bad` with the byte offset (which throws under policy "fail"). Missing end-of-archive blocks are
-// accepted. Directories, links, devices and names such as `__meta__` are skipped. One thread at a time.
+// Delivers the samples of one shard in order. A damaged or truncated shard delivers every sample
+// that is whole, then is reported to `bad` with the byte offset (which throws under policy "fail").
+// Missing end-of-archive blocks are accepted. Directories, links, devices and names such as
+// `__meta__` are skipped. One thread at a time.
 class TarReader {
  public:
   // `max_member_bytes` bounds what one member may claim before its bytes are read.
@@ -51,7 +55,8 @@ class TarReader {
 
   std::optional<TarSample> next();
   bool compressed() const;  // true when the shard is not a plain tar (known after the first next())
-  // Names with more than one dot in the base name, at most ten: their field is "2.txt", probably not what was meant.
+  // Names with more than one dot in the base name, at most ten: their field is "2.txt", probably
+  // not what was meant.
   const std::vector<std::string>& odd_names() const;
 
  private:
@@ -59,7 +64,8 @@ class TarReader {
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes a plain PAX tar, byte for byte the same for the same content. commit() makes it appear under its name; without it nothing stays.
+// Writes a plain PAX tar, byte for byte the same for the same content. commit() makes it appear
+// under its name; without it nothing stays.
 class TarWriter {
  public:
   explicit TarWriter(const std::string& path);

@@ -241,22 +241,28 @@ Image apply_identity(const Image& image, const Identity& identity) {
 
 bool Seam::holds(double u, double v) const {
   switch (kind) {
-    case Kind::kHalf: return x * u + y * v > a;
-    case Kind::kBox: return std::abs(u - x) < a && std::abs(v - y) < b;
-    case Kind::kDisc: return (u - x) * (u - x) + (v - y) * (v - y) < a * a;
+    case Kind::kHalf:
+      return x * u + y * v > a;
+    case Kind::kBox:
+      return std::abs(u - x) < a && std::abs(v - y) < b;
+    case Kind::kDisc:
+      return (u - x) * (u - x) + (v - y) * (v - y) < a * a;
   }
   return false;
 }
 
 Seam random_seam(Stream& stream) {
-  const auto between = [&](double low, double high) { return low + (high - low) * stream.uniform(); };
+  const auto between = [&](double low, double high) {
+    return low + (high - low) * stream.uniform();
+  };
   const uint64_t kind = stream.below(3);
   if (kind == 0) {
     const double angle = static_cast<double>(stream.below(8)) * kPi / 4;
     return {Seam::Kind::kHalf, std::cos(angle), std::sin(angle), between(-0.5, 0.5), 0.0};
   }
   if (kind == 1) {
-    const double x = static_cast<double>(stream.below(3)) - 1.0, y = static_cast<double>(stream.below(3)) - 1.0;
+    const double x = static_cast<double>(stream.below(3)) - 1.0,
+                 y = static_cast<double>(stream.below(3)) - 1.0;
     const double a = between(0.45, 0.9);
     return {Seam::Kind::kBox, x, y, a, between(0.45, 0.9)};
   }
@@ -265,14 +271,18 @@ Seam random_seam(Stream& stream) {
 }
 
 Image join(const Image& ground, const Image& part, const Seam& seam) {
-  CONTEXTURE_INVARIANT(ground.height == part.height && ground.width == part.width, "joining pictures of ", ground.height, "x",
-                       ground.width, " and ", part.height, "x", part.width);
+  CONTEXTURE_INVARIANT(ground.height == part.height && ground.width == part.width,
+                       "joining pictures of ", ground.height, "x", ground.width, " and ",
+                       part.height, "x", part.width);
   Image joined = ground;
   for (int y = 0; y < ground.height; ++y) {
     for (int x = 0; x < ground.width; ++x) {
-      if (!seam.holds((2.0 * x + 1.0) / ground.width - 1.0, (2.0 * y + 1.0) / ground.height - 1.0)) continue;
-      const size_t at = (static_cast<size_t>(y) * static_cast<size_t>(ground.width) + static_cast<size_t>(x)) * 3;
-      std::copy_n(part.rgb.begin() + static_cast<std::ptrdiff_t>(at), 3, joined.rgb.begin() + static_cast<std::ptrdiff_t>(at));
+      if (!seam.holds((2.0 * x + 1.0) / ground.width - 1.0, (2.0 * y + 1.0) / ground.height - 1.0))
+        continue;
+      const size_t at =
+          (static_cast<size_t>(y) * static_cast<size_t>(ground.width) + static_cast<size_t>(x)) * 3;
+      std::copy_n(part.rgb.begin() + static_cast<std::ptrdiff_t>(at), 3,
+                  joined.rgb.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
   return joined;

@@ -1,5 +1,5 @@
-// Changes to training pictures. Deterministic: the same picture, config and Stream give the same result on any
-// machine with the same OpenCV. Thread-safe.
+// Changes to training pictures. Deterministic: the same picture, config and Stream give the same
+// result on any machine with the same OpenCV. Thread-safe.
 #pragma once
 #include <cstdint>
 
@@ -22,10 +22,12 @@ struct AugmentConfig {
   double blur_p = 0.0, blur = 1.0;
   double wave_p = 0.0, wave = 0.06;
   double outline_p = 0.0, outline = 0.05;
-  template <typename Visitor> void for_each(Visitor&& visit) {
+  template <typename Visitor>
+  void for_each(Visitor&& visit) {
     visit("shift_p", shift_p, "probability of moving the picture");
     visit("shift", shift, "largest move, as a share of the side");
-    visit("zoom_p", zoom_p, "probability of scaling the picture about its centre (larger is a crop)");
+    visit("zoom_p", zoom_p,
+          "probability of scaling the picture about its centre (larger is a crop)");
     visit("zoom", zoom, "largest scaling: 0.15 is a factor between 1/1.15 and 1.15");
     visit("rotate_p", rotate_p, "probability of turning the picture");
     visit("rotate_degrees", rotate_degrees, "largest turn, in degrees");
@@ -44,17 +46,20 @@ struct AugmentConfig {
     visit("blur", blur, "largest standard deviation of the blur, in pixels of a 64-pixel side");
     visit("wave_p", wave_p, "probability of waving the picture as a flag in the wind");
     visit("wave", wave, "largest height of the wave, as a share of the side");
-    visit("outline_p", outline_p, "probability of a dark outline with rounded corners around what is drawn");
+    visit("outline_p", outline_p,
+          "probability of a dark outline with rounded corners around what is drawn");
     visit("outline", outline, "largest thickness of the outline, as a share of the side");
   }
   void validate() const;  // throws UserError naming the key
 };
 
-// `stream` is read a fixed number of times whatever the config, so that turning one change off leaves the others.
+// `stream` is read a fixed number of times whatever the config, so that turning one change off
+// leaves the others.
 Image augment(const Image& image, const AugmentConfig& config, Stream& stream);
 
-// A made-up identity: one of 6 channel orders, 2 inversions, 2 x 2 mirrorings. Applied to the query's picture and to its
-// document's picture alike, it makes a pair that was never seen, with the same relation between the two.
+// A made-up identity: one of 6 channel orders, 2 inversions, 2 x 2 mirrorings. Applied to the
+// query's picture and to its document's picture alike, it makes a pair that was never seen, with
+// the same relation between the two.
 struct Identity {
   uint8_t channels = 0;  // 0..5, the order of the channels; 0 = as they are
   bool invert = false;
@@ -64,17 +69,20 @@ struct Identity {
   bool is_plain() const { return *this == Identity{}; }
 };
 Identity random_identity(Stream& stream);  // any of the 48, the plain one included
-// The whole picture changes, the surround too: what is white in one style is white in the other, so both stay alike.
+// The whole picture changes, the surround too: what is white in one style is white in the other, so
+// both stay alike.
 Image apply_identity(const Image& image, const Identity& identity);
 
-// Where a part of one picture lies in another: a half, a box at a corner, an edge or the middle, or a disc. Coordinates
-// run from -1 to 1 over the picture. Joining two identities along one seam, in the query's and in the document's style
-// alike, makes a pair that was never seen, and two that share a ground are look-alikes.
+// Where a part of one picture lies in another: a half, a box at a corner, an edge or the middle, or
+// a disc. Coordinates run from -1 to 1 over the picture. Joining two identities along one seam, in
+// the query's and in the document's style alike, makes a pair that was never seen, and two that
+// share a ground are look-alikes.
 struct Seam {
   enum class Kind : uint8_t { kHalf, kBox, kDisc };
   Kind kind = Kind::kHalf;
   double x = 1.0, y = 0.0;  // kHalf: unit direction in which the part lies; else its centre
-  double a = 0.0, b = 0.0;  // kHalf: a, how far along the direction it begins; kBox: half its width and height; kDisc: a, the radius
+  double a = 0.0, b = 0.0;  // kHalf: a, how far along the direction it begins; kBox: half its width
+                            // and height; kDisc: a, the radius
   bool holds(double u, double v) const;
 };
 Seam random_seam(Stream& stream);

@@ -55,17 +55,21 @@ cv::Mat key_mask(const cv::Mat& mat, const ImageHeader& header) {
 int reduction(const ImageHeader& header, int shrunk_to) {
   if (header.format != Format::kJpeg || shrunk_to <= 0) return 1;
   int divisor = 1;
-  while (divisor < 8 && std::min(header.width, header.height) >= int64_t{4} * divisor * shrunk_to) divisor *= 2;
+  while (divisor < 8 && std::min(header.width, header.height) >= int64_t{4} * divisor * shrunk_to)
+    divisor *= 2;
   return divisor;
 }
 
 int reading_flags(const ImageHeader& header, int divisor) {
   if (divisor > 1) {
-    return (divisor == 2 ? cv::IMREAD_REDUCED_COLOR_2 : divisor == 4 ? cv::IMREAD_REDUCED_COLOR_4 : cv::IMREAD_REDUCED_COLOR_8) |
+    return (divisor == 2   ? cv::IMREAD_REDUCED_COLOR_2
+            : divisor == 4 ? cv::IMREAD_REDUCED_COLOR_4
+                           : cv::IMREAD_REDUCED_COLOR_8) |
            cv::IMREAD_IGNORE_ORIENTATION;
   }
   // A BMP's fourth byte is padding more often than transparency.
-  return header.format == Format::kBmp ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION : cv::IMREAD_UNCHANGED;
+  return header.format == Format::kBmp ? cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION
+                                       : cv::IMREAD_UNCHANGED;
 }
 
 cv::Mat to_bytes(const cv::Mat& mat, const std::string& source) {

@@ -1,4 +1,5 @@
-// What `contexture data check|stats|pack` do. Each returns a report that prints as text or as one JSON object.
+// What `contexture data check|stats|pack` do. Each returns a report that prints as text or as one
+// JSON object.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,9 +14,9 @@
 namespace contexture::data {
 
 struct InspectInputs {
-  std::string corpus{};               // .jsonl, tar or brace list; may be empty
+  std::string corpus{};                 // .jsonl, tar or brace list; may be empty
   std::vector<std::string> examples{};  // the same
-  std::string tokenizer{};            // .model; may be empty
+  std::string tokenizer{};              // .model; may be empty
   bool decode_images = true;
   int threads = 2;
   ImageOptions image{};
@@ -27,7 +28,8 @@ struct CheckReport {
   int64_t images = 0;
   BadRecords bad{BadRecords::Policy::kSkip};
   std::vector<std::string> problems;  // every bad record, "file:line: reason"
-  std::vector<std::string> warnings;  // odd but usable: gold documents without the answer, odd member names ...
+  std::vector<std::string>
+      warnings;  // odd but usable: gold documents without the answer, odd member names ...
   int exit_code() const { return bad.count == 0 ? 0 : 3; }  // 3 = bad input data
   Json to_json() const;
   std::string to_text() const;
@@ -39,13 +41,13 @@ struct StatsReport {
   Json figures;  // {"corpus":{...},"examples":[{...}]}; the same in to_text()
   std::string to_text() const;
 };
-// Counts, characters and tokens (with histogram when a tokenizer is given), picture sizes, how many answers stand in
-// their gold documents, duplicates. Bad records are skipped and counted.
+// Counts, characters and tokens (with histogram when a tokenizer is given), picture sizes, how many
+// answers stand in their gold documents, duplicates. Bad records are skipped and counted.
 StatsReport data_stats(const InspectInputs& inputs);
 
 struct PackOptions {
-  std::string input{};    // a .jsonl of documents or examples
-  std::string output{};   // folder for shard-000000.tar, ...
+  std::string input{};   // a .jsonl of documents or examples
+  std::string output{};  // folder for shard-000000.tar, ...
   int64_t shard_bytes = int64_t{256} << 20;
   BadRecords::Policy policy = BadRecords::Policy::kFail;
 };
@@ -56,8 +58,8 @@ struct PackReport {
   BadRecords bad;
   Json to_json() const;
 };
-// JSONL with picture files -> WebDataset shards, each written atomically; reading them gives the same records.
-// Throws UserError when the folder already holds shards.
+// JSONL with picture files -> WebDataset shards, each written atomically; reading them gives the
+// same records. Throws UserError when the folder already holds shards.
 PackReport pack(const PackOptions& options);
 
 }  // namespace contexture::data

@@ -27,14 +27,19 @@ struct LoaderOptions {
   int depth = 4;          // items made ahead at most
 };
 
-// Runs make(step) ahead of the caller, for step = first_step, first_step + 1, ... next() gives the items in that order
-// whatever the number of threads. An exception of make(step) is thrown by the next() that would have given that step,
-// and the loader goes on with the following one. make must be thread-safe when threads > 1. next() is for one caller.
-// The destructor waits for the running make() calls only.
-template <class T> class Loader {
+// Runs make(step) ahead of the caller, for step = first_step, first_step + 1, ... next() gives the
+// items in that order whatever the number of threads. An exception of make(step) is thrown by the
+// next() that would have given that step, and the loader goes on with the following one. make must
+// be thread-safe when threads > 1. next() is for one caller. The destructor waits for the running
+// make() calls only.
+template <class T>
+class Loader {
  public:
   Loader(std::function<T(int64_t)> make, const LoaderOptions& options)
-      : make_(std::move(make)), options_(options), to_give_(options.first_step), to_make_(options.first_step) {
+      : make_(std::move(make)),
+        options_(options),
+        to_give_(options.first_step),
+        to_make_(options.first_step) {
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
   }
   ~Loader() {
@@ -94,12 +99,14 @@ template <class T> class Loader {
   std::mutex mutex_;
   std::condition_variable ready_, room_;
   std::map<int64_t, Made> made_;
-  int64_t to_give_, to_make_;  // guarded by mutex_; to_give_ is written by the caller of next() alone
+  int64_t to_give_,
+      to_make_;  // guarded by mutex_; to_give_ is written by the caller of next() alone
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
 
-// Decoded pictures of one size, kept while they fit in `limit_bytes` (then the least recently used go). Thread-safe.
+// Decoded pictures of one size, kept while they fit in `limit_bytes` (then the least recently used
+// go). Thread-safe.
 class ImageCache {
  public:
   struct Options {
@@ -132,8 +139,9 @@ class ImageCache {
   mutable int64_t decoded_ = 0;
 };
 
-// Decodes every picture of the set on `threads` threads; examples whose picture is unreadable leave the set, named in
-// `bad`. What remains keeps its order. (The pictures stay in the cache.)
-void drop_unreadable_images(ExampleSet& set, const ImageCache& cache, BadRecords& bad, int threads = 2);
+// Decodes every picture of the set on `threads` threads; examples whose picture is unreadable leave
+// the set, named in `bad`. What remains keeps its order. (The pictures stay in the cache.)
+void drop_unreadable_images(ExampleSet& set, const ImageCache& cache, BadRecords& bad,
+                            int threads = 2);
 
 }  // namespace contexture::data

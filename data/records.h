@@ -1,5 +1,6 @@
-// Documents and examples, and how they are read from JSONL (docs/formats/jsonl.md) and WebDataset shards.
-// A bad record is never silently lost: it is named ("file:line: reason"), counted, and skipped or fatal as asked.
+// Documents and examples, and how they are read from JSONL (docs/formats/jsonl.md) and WebDataset
+// shards. A bad record is never silently lost: it is named ("file:line: reason"), counted, and
+// skipped or fatal as asked.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace contexture::data {
 
 struct Document {
   std::string id{}, title{}, text{};
-  std::string image{};  // name within the corpus's ImageSource, or empty
+  std::string image{};         // name within the corpus's ImageSource, or empty
   Json meta = Json::object();  // every other field of the record ("kind", "facts", ...)
 };
 
@@ -47,7 +48,8 @@ struct BadRecords {
 
   // Counts it. Throws DataError with the same text under kFail.
   void add(const std::string& where, const std::string& reason, const std::string& detail = "");
-  std::string summary() const;  // "3 bad records skipped (2 not JSON, 1 duplicate id): a.jsonl:7: ..."
+  std::string summary()
+      const;  // "3 bad records skipped (2 not JSON, 1 duplicate id): a.jsonl:7: ..."
 };
 
 // Where encoded pictures come from. Thread-safe.
@@ -74,9 +76,10 @@ struct ExampleSet {
   std::shared_ptr<ImageSource> images;
 };
 
-// `source` is a .jsonl file, a tar, or a brace list of tars ("shard-{000..123}.tar"). Byte-order marks, CRLF and empty
-// lines are accepted; UTF-16, raw NULs, lone surrogates, wrong types, missing fields and duplicate ids are bad records.
-// Throws DataError when a file is missing, or when not one record is good.
+// `source` is a .jsonl file, a tar, or a brace list of tars ("shard-{000..123}.tar"). Byte-order
+// marks, CRLF and empty lines are accepted; UTF-16, raw NULs, lone surrogates, wrong types, missing
+// fields and duplicate ids are bad records. Throws DataError when a file is missing, or when not
+// one record is good.
 Corpus read_corpus(const std::string& source, BadRecords& bad);
 ExampleSet read_examples(const std::string& source, BadRecords& bad);
 

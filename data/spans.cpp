@@ -15,9 +15,13 @@ constexpr size_t kMostWords = 10;
 using internal::is_word_character;
 using internal::next_code_point;
 
-bool joins_words(uint32_t c) { return c == '\'' || c == 0x2019 || c == '-' || c == '.' || c == ','; }
+bool joins_words(uint32_t c) {
+  return c == '\'' || c == 0x2019 || c == '-' || c == '.' || c == ',';
+}
 
-std::string_view of(std::string_view text, const TextSpan& span) { return text.substr(span.begin, span.end - span.begin); }
+std::string_view of(std::string_view text, const TextSpan& span) {
+  return text.substr(span.begin, span.end - span.begin);
+}
 
 template <size_t N>
 bool among(std::string_view word, const std::array<std::string_view, N>& known) {
@@ -25,24 +29,30 @@ bool among(std::string_view word, const std::array<std::string_view, N>& known) 
 }
 
 bool is_month(std::string_view word) {
-  static constexpr std::array<std::string_view, 12> kMonths{"January", "February", "March",     "April",   "May",      "June",
-                                                            "July",    "August",   "September", "October", "November", "December"};
+  static constexpr std::array<std::string_view, 12> kMonths{
+      "January", "February", "March",     "April",   "May",      "June",
+      "July",    "August",   "September", "October", "November", "December"};
   return among(word, kMonths);
 }
 
 // Capitalised at the start of a sentence without being a name.
 bool is_function_word(std::string_view word) {
   static constexpr std::array<std::string_view, 58> kWords{
-      "A",    "After", "All",   "Although", "An",    "And",   "Another", "As",    "At",   "Because", "Before", "Both",  "But",   "By",   "During",
-      "Each", "Every", "For",   "From",     "He",    "Her",   "His",     "How",   "However", "If",   "In",     "Into",  "It",    "Its",  "Many",
-      "Most", "No",    "Not",   "Of",       "On",    "Once",  "One",     "Only",  "Or",   "Other",   "Our",    "She",   "Since", "So",   "Some",
-      "That", "The",   "Their", "There",    "These", "They",  "This",    "Those", "To",   "Under",   "When",   "While", "With"};
+      "A",       "After",  "All",   "Although", "An",    "And",     "Another", "As",    "At",
+      "Because", "Before", "Both",  "But",      "By",    "During",  "Each",    "Every", "For",
+      "From",    "He",     "Her",   "His",      "How",   "However", "If",      "In",    "Into",
+      "It",      "Its",    "Many",  "Most",     "No",    "Not",     "Of",      "On",    "Once",
+      "One",     "Only",   "Or",    "Other",    "Our",   "She",     "Since",   "So",    "Some",
+      "That",    "The",    "Their", "There",    "These", "They",    "This",    "Those", "To",
+      "Under",   "When",   "While", "With"};
   return among(word, kWords);
 }
 
 // Inside a name, but not at its ends.
 bool is_particle(std::string_view word) {
-  static constexpr std::array<std::string_view, 16> kParticles{"of", "de", "la", "le", "du", "da", "di", "del", "van", "von", "der", "den", "ter", "al", "bin", "the"};
+  static constexpr std::array<std::string_view, 16> kParticles{
+      "of",  "de",  "la",  "le",  "du",  "da", "di",  "del",
+      "van", "von", "der", "den", "ter", "al", "bin", "the"};
   return among(word, kParticles);
 }
 
@@ -59,7 +69,9 @@ bool is_capitalised(std::string_view word) {
 }
 
 bool only_blanks(std::string_view text, bool commas) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [commas](char c) { return c == ' ' || (commas && c == ','); });
+  return !text.empty() && std::all_of(text.begin(), text.end(), [commas](char c) {
+    return c == ' ' || (commas && c == ',');
+  });
 }
 
 }  // namespace
@@ -76,7 +88,8 @@ std::vector<TextSpan> words(std::string_view text) {
       if (is_word_character(c)) {
         joined = false;
         end = at;
-      } else if (joined || !joins_words(c) || ((c == '.' || c == ',') && !begins_with_digit(text.substr(begin)))) {
+      } else if (joined || !joins_words(c) ||
+                 ((c == '.' || c == ',') && !begins_with_digit(text.substr(begin)))) {
         break;
       } else {
         joined = true;
@@ -91,7 +104,9 @@ std::vector<TextSpan> words(std::string_view text) {
 std::vector<TextSpan> salient_spans(std::string_view sentence) {
   const std::vector<TextSpan> all = words(sentence);
   const auto word = [&](size_t w) { return of(sentence, all[w]); };
-  const auto gap = [&](size_t w) { return sentence.substr(all[w].end, all[w + 1].begin - all[w].end); };  // behind word w
+  const auto gap = [&](size_t w) {
+    return sentence.substr(all[w].end, all[w + 1].begin - all[w].end);
+  };  // behind word w
   const auto is_name = [&](size_t w) {
     if (!is_capitalised(word(w)) || begins_with_digit(word(w)) || is_month(word(w))) return false;
     return w > 0 || !is_function_word(word(w));
@@ -101,8 +116,10 @@ std::vector<TextSpan> salient_spans(std::string_view sentence) {
     size_t last = w;  // of the span that begins here
     if (begins_with_digit(word(w)) || is_month(word(w))) {
       bool number = begins_with_digit(word(w));
-      while (last + 1 < all.size() && only_blanks(gap(last), /*commas=*/is_month(word(w)) || is_month(word(last))) &&
-             (is_month(word(last + 1)) || (begins_with_digit(word(last + 1)) && (is_month(word(w)) || is_month(word(last)))))) {
+      while (last + 1 < all.size() &&
+             only_blanks(gap(last), /*commas=*/is_month(word(w)) || is_month(word(last))) &&
+             (is_month(word(last + 1)) ||
+              (begins_with_digit(word(last + 1)) && (is_month(word(w)) || is_month(word(last)))))) {
         ++last;
         number = number || begins_with_digit(word(last));
       }
@@ -131,7 +148,8 @@ std::vector<TextSpan> salient_spans(std::string_view sentence) {
   }
   std::erase_if(out, [&](const TextSpan& span) {
     const std::string_view text = of(sentence, span);
-    return sentence.find(text) != span.begin || sentence.find(text, span.begin + 1) != std::string_view::npos;
+    return sentence.find(text) != span.begin ||
+           sentence.find(text, span.begin + 1) != std::string_view::npos;
   });
   return out;
 }
@@ -152,7 +170,8 @@ std::vector<std::string> sentences(const std::string& text) {
   size_t begin = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool last = i + 1 == text.size();
-    const bool stop = (text[i] == '.' || text[i] == '!' || text[i] == '?') && !last && text[i + 1] == ' ';
+    const bool stop =
+        (text[i] == '.' || text[i] == '!' || text[i] == '?') && !last && text[i + 1] == ' ';
     if (!last && !stop) continue;
     out.push_back(text.substr(begin, i + 1 - begin));
     begin = i + 2;

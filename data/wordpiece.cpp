@@ -32,12 +32,13 @@ bool is_space(uint32_t c) {
   return u_isUWhiteSpace(static_cast<UChar32>(c));
 }
 
-// Control, format, private use. (Unassigned code points stay, as in the reference's tokenizer.) Tabs and line ends are
-// spaces.
+// Control, format, private use. (Unassigned code points stay, as in the reference's tokenizer.)
+// Tabs and line ends are spaces.
 bool is_control(uint32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
   if (c < 0x80) return c < 0x20 || c == 0x7F;
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) != 0;
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) !=
+         0;
 }
 
 bool is_punctuation(uint32_t c) {

@@ -144,7 +144,8 @@ std::vector<Generated> generate(const model::Model& model, const parallel::Infer
     for (int64_t r = 0; r < writer.num_readings(); ++r)
       searches.push_back({{0.0}, {}, {}, Stream(options.seed, "generate", 0), false});
     for (const std::vector<int64_t>& of_input : readings) {
-      for (const int64_t r : of_input) searches[r] = search_over(writer, {r}, {0.0}, options.seed, 0);
+      for (const int64_t r : of_input)
+        searches[r] = search_over(writer, {r}, {0.0}, options.seed, 0);
     }
     run(searches, writer, options);
     out = marginal_answers(searches, readings, log_prior, writer, options.thorough);

@@ -34,7 +34,8 @@ std::string script_json(const Json& data) {
 
 }  // namespace
 
-std::string fill_page(std::string_view page, const std::map<std::string_view, std::string_view>& parts, const Json& data) {
+std::string fill_page(std::string_view page,
+                      const std::map<std::string_view, std::string_view>& parts, const Json& data) {
   std::string out;
   while (true) {
     const size_t open = page.find("{{");

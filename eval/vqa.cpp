@@ -109,7 +109,8 @@ std::vector<data::VqaAnnotation> vqa_annotations(const std::vector<data::Example
   }
   CONTEXTURE_DATA_REQUIRE(
       !out.empty(), "none of ", examples.size(),
-      " examples has the answers of several annotators ('annotator_answers', as data convert --from "
+      " examples has the answers of several annotators ('annotator_answers', as data convert "
+      "--from "
       "vqa writes them, or several 'answers'), which VQA accuracy compares with. Use eval qa.");
   return out;
 }
@@ -136,8 +137,8 @@ std::vector<EncyclopedicReference> encyclopedic_references(
     const std::vector<data::Example>& examples) {
   std::vector<EncyclopedicReference> references;
   for (const data::Example& example : examples) {
-    references.push_back({example.id, json_get<std::string>(example.meta, "answer", example.id),
-                          example.type});
+    references.push_back(
+        {example.id, json_get<std::string>(example.meta, "answer", example.id), example.type});
   }
   return references;
 }

@@ -33,8 +33,9 @@ ScoreTable score_aokvqa(const std::vector<data::VqaAnnotation>& references,
                         const std::vector<std::string>& predictions);
 
 // The annotators' answers of examples, to score against: "annotator_answers" as the vqa
-// and aokvqa readers keep them, else "answers" where there are several. Examples with one answer or none are left out:
-// agreement among annotators is what is scored. DataError when no example is left.
+// and aokvqa readers keep them, else "answers" where there are several. Examples with one answer or
+// none are left out: agreement among annotators is what is scored. DataError when no example is
+// left.
 std::vector<data::VqaAnnotation> vqa_annotations(const std::vector<data::Example>& examples);
 
 // InfoSeek. A question asks for a text or a time (exact match over the answers) or for a number.
@@ -72,7 +73,8 @@ struct EncyclopedicReference {
   std::string answer;  // as in the file
   std::string type;    // "templated", "automatic", "multi_answer", "2_hop"
 };
-// From examples as the evqa reader gives them: "answer" of their meta. DataError naming the example.
+// From examples as the evqa reader gives them: "answer" of their meta. DataError naming the
+// example.
 std::vector<EncyclopedicReference> encyclopedic_references(
     const std::vector<data::Example>& examples);
 // Columns em and f1 (scale 100): exact match over the alternatives (multi_answer: the intersection

@@ -23,7 +23,9 @@ struct SegmentLists {
     segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
   }
   void feed(const std::string& prefix, parallel::Feeds& feeds) const {
-    feed_segments({to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end)}, prefix, feeds);
+    feed_segments({to_tensor(query_begin), to_tensor(segment_begin), to_tensor(key_begin),
+                   to_tensor(key_end)},
+                  prefix, feeds);
   }
 };
 
@@ -31,10 +33,12 @@ int64_t num_rows(const ModelConfig& config, const Sequence& s) {
   return static_cast<int64_t>(s.tokens.size()) + (s.patches ? config.num_patches() : 0);
 }
 
-// The decoder reads prompt and target as one sequence, the last target token excepted (it is only predicted).
+// The decoder reads prompt and target as one sequence, the last target token excepted (it is only
+// predicted).
 Sequence decoder_sequence(const Input& input) {
   Sequence s = input.prompt;
-  if (!input.target.empty()) s.tokens.insert(s.tokens.end(), input.target.begin(), input.target.end() - 1);
+  if (!input.target.empty())
+    s.tokens.insert(s.tokens.end(), input.target.begin(), input.target.end() - 1);
   return s;
 }
 
@@ -51,7 +55,8 @@ std::vector<const Sequence*> pointers(const std::vector<Sequence>& sequences) {
   return out;
 }
 
-std::vector<int64_t> row_offsets(const ModelConfig& config, const std::vector<const Sequence*>& sequences) {
+std::vector<int64_t> row_offsets(const ModelConfig& config,
+                                 const std::vector<const Sequence*>& sequences) {
   std::vector<int64_t> begin{0};
   for (const Sequence* s : sequences) begin.push_back(begin.back() + num_rows(config, *s));
   return begin;
@@ -68,27 +73,34 @@ int64_t Microbatch::target_tokens() const {
 int64_t Microbatch::rows(const ModelConfig& config) const {
   int64_t n = 0;
   const auto words = [](const Sequence& s) { return static_cast<int64_t>(s.words.size()); };
-  const auto query_rows = [&](const Sequence& s) { return config.text ? words(s) : num_rows(config, s); };
-  for (const Sequence& document : documents) n += (config.has_document_tower() ? num_rows(config, document) : 0) + words(document);
+  const auto query_rows = [&](const Sequence& s) {
+    return config.text ? words(s) : num_rows(config, s);
+  };
+  for (const Sequence& document : documents)
+    n += (config.has_document_tower() ? num_rows(config, document) : 0) + words(document);
   for (const Sequence& query : extra_queries) n += query_rows(query);
   for (const Input& input : inputs) {
     const auto count = static_cast<int64_t>(input.documents.size());
-    n += query_rows(input.query) + readings.count(count) * num_rows(config, decoder_sequence(input));
+    n +=
+        query_rows(input.query) + readings.count(count) * num_rows(config, decoder_sequence(input));
     for (const int32_t d : input.documents) {
       const int64_t document = num_rows(config, documents.at(d));
       if (config.fusion == "fid") n += document + static_cast<int64_t>(input.prompt.tokens.size());
-      if (config.fusion == "prefix") n += document * (readings.joint + readings.single + readings.left_out * (count - 1));
+      if (config.fusion == "prefix")
+        n += document * (readings.joint + readings.single + readings.left_out * (count - 1));
     }
   }
   return n;
 }
 
-void add_tower_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
-                     bool causal, at::ScalarType dtype, at::Device device, parallel::Feeds& feeds) {
+void add_tower_feeds(const ModelConfig& config, const std::string& tower,
+                     const std::vector<const Sequence*>& sequences, bool causal,
+                     at::ScalarType dtype, at::Device device, parallel::Feeds& feeds) {
   constexpr int64_t kPad = 0, kImage = 4;  // the tokenizer's reserved pieces (data/tokenizer.h)
   const std::vector<int64_t> begin = row_offsets(config, sequences);
   const int64_t num_patches = config.num_patches(), patch_width = config.patch_width();
-  std::vector<int64_t> token, previous, before, position, row_key, row_sequence, patch_row, patch_index, picture_seq, plain_seq;
+  std::vector<int64_t> token, previous, before, position, row_key, row_sequence, patch_row,
+      patch_index, picture_seq, plain_seq;
   token.reserve(begin.back());
   SegmentLists self;
   int64_t num_pictures = 0;
@@ -98,12 +110,14 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& s = *sequences[i];
     const int64_t row0 = begin[i], rows = begin[i + 1] - row0;
-    CONTEXTURE_DATA_REQUIRE(rows > 0, "sequence ", i, " of the ", tower, " tower is empty: it has neither text nor a picture");
+    CONTEXTURE_DATA_REQUIRE(rows > 0, "sequence ", i, " of the ", tower,
+                            " tower is empty: it has neither text nor a picture");
     (s.patches ? picture_seq : plain_seq).push_back(static_cast<int64_t>(i));
     int64_t text_row = row0;
     if (s.patches) {
-      CONTEXTURE_DATA_REQUIRE(static_cast<int64_t>(s.patches->size()) == num_patches * patch_width, "a picture has ",
-                              s.patches->size(), " numbers where model.image_size and model.patch_size make ",
+      CONTEXTURE_DATA_REQUIRE(static_cast<int64_t>(s.patches->size()) == num_patches * patch_width,
+                              "a picture has ", s.patches->size(),
+                              " numbers where model.image_size and model.patch_size make ",
                               num_patches * patch_width);
       pixel = std::copy(s.patches->begin(), s.patches->end(), pixel);
       for (int64_t p = 0; p < num_patches; ++p) {
@@ -117,7 +131,8 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
     }
     int64_t last = kPad, last_but_one = kPad;
     for (const int32_t id : s.tokens) {
-      CONTEXTURE_DATA_REQUIRE(id >= 0 && id < config.vocab, "token ", id, " is outside model.vocab=", config.vocab,
+      CONTEXTURE_DATA_REQUIRE(id >= 0 && id < config.vocab, "token ", id,
+                              " is outside model.vocab=", config.vocab,
                               ". The tokenizer and the model differ.");
       token.push_back(id);
       previous.push_back(last);
@@ -128,7 +143,8 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
     for (int64_t p = 0; p < rows; ++p) {
       position.push_back(p);
       row_sequence.push_back(static_cast<int64_t>(i));
-      row_key.push_back(static_cast<int64_t>(s.key * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(p)));
+      row_key.push_back(
+          static_cast<int64_t>(s.key * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(p)));
     }
     if (config.closed_pictures && !causal && s.patches) {
       self.read(row0, text_row);
@@ -156,14 +172,16 @@ void add_tower_feeds(const ModelConfig& config, const std::string& tower, const 
   self.feed(tower + ".self", feeds);
 }
 
-void add_encoding_feeds(const ModelConfig& config, const std::string& tower, const std::vector<const Sequence*>& sequences,
-                        at::ScalarType dtype, at::Device device, parallel::Feeds& feeds) {
-  if (tower == "doc" ? config.has_document_tower() : !config.text) add_tower_feeds(config, tower, sequences, false, dtype, device, feeds);
+void add_encoding_feeds(const ModelConfig& config, const std::string& tower,
+                        const std::vector<const Sequence*>& sequences, at::ScalarType dtype,
+                        at::Device device, parallel::Feeds& feeds) {
+  if (tower == "doc" ? config.has_document_tower() : !config.text)
+    add_tower_feeds(config, tower, sequences, false, dtype, device, feeds);
   if (config.text) add_text_feeds(*config.text, tower + ".text", sequences, device, feeds);
 }
 
-parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbatch, at::ScalarType dtype,
-                           at::Device device) {
+parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbatch,
+                           at::ScalarType dtype, at::Device device) {
   parallel::Feeds feeds;
   const std::vector<const Sequence*> documents = pointers(microbatch.documents);
   std::vector<const Sequence*> queries;
@@ -172,14 +190,16 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
     queries.push_back(&input.query);
     decoder.push_back(decoder_sequence(input));
     for (const int32_t d : input.documents) {
-      CONTEXTURE_INVARIANT(d >= 0 && d < static_cast<int32_t>(documents.size()), "document slot ", d, " of ", documents.size());
+      CONTEXTURE_INVARIANT(d >= 0 && d < static_cast<int32_t>(documents.size()), "document slot ",
+                           d, " of ", documents.size());
       if (config.fusion == "fid") reader.push_back(joined(input.prompt, *documents[d]));
     }
   }
   for (const Sequence& query : microbatch.extra_queries) queries.push_back(&query);
   add_encoding_feeds(config, "doc", documents, dtype, device, feeds);
   add_encoding_feeds(config, "query", queries, dtype, device, feeds);
-  // In prefix mode an input's documents stand before its prompt, and the decoder reads them as its own rows.
+  // In prefix mode an input's documents stand before its prompt, and the decoder reads them as its
+  // own rows.
   const bool prefix = config.fusion == "prefix";
   size_t most = 0;
   for (const Input& input : microbatch.inputs) most = std::max(most, input.documents.size());
@@ -187,12 +207,14 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   std::vector<const Sequence*> decoder_rows;
   for (const Reading& reading : readings) {
     if (prefix) {
-      for (const size_t k : reading.places) decoder_rows.push_back(documents[microbatch.inputs[reading.input].documents[k]]);
+      for (const size_t k : reading.places)
+        decoder_rows.push_back(documents[microbatch.inputs[reading.input].documents[k]]);
     }
     decoder_rows.push_back(&decoder[reading.input]);
   }
   add_tower_feeds(config, "dec", decoder_rows, true, dtype, device, feeds);
-  if (config.fusion == "fid") add_tower_feeds(config, "reader", pointers(reader), false, dtype, device, feeds);
+  if (config.fusion == "fid")
+    add_tower_feeds(config, "reader", pointers(reader), false, dtype, device, feeds);
 
   const std::vector<int64_t> document_begin = row_offsets(config, documents);
   const std::vector<int64_t> reader_begin = row_offsets(config, pointers(reader));
@@ -202,8 +224,10 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   std::vector<PointerRuns> pointer;
   SegmentLists memory, self;
   std::vector<int64_t> position;
-  std::vector<size_t> first_reader{0};  // fid: an input's documents, joined with its question, follow one another
-  for (const Input& input : microbatch.inputs) first_reader.push_back(first_reader.back() + input.documents.size());
+  std::vector<size_t> first_reader{
+      0};  // fid: an input's documents, joined with its question, follow one another
+  for (const Input& input : microbatch.inputs)
+    first_reader.push_back(first_reader.back() + input.documents.size());
   const size_t columns = std::max<size_t>(1, most);
   size_t row = 0;
   int64_t joint_targets = 0;
@@ -221,7 +245,8 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
       slot_query.push_back(static_cast<int64_t>(reading.input));
       slot_doc.push_back(d);
       slot_cell.push_back(static_cast<int64_t>(r * columns + j));
-      const int64_t text = static_cast<int64_t>(documents[d]->tokens.size());  // only text can be copied
+      const int64_t text =
+          static_cast<int64_t>(documents[d]->tokens.size());  // only text can be copied
       if (prefix) {
         slot_segment.push_back(static_cast<int64_t>(self.key_begin.size()));
         self.read(decoder_begin[row], decoder_begin[row + 1]);
@@ -229,7 +254,8 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
         start = decoder_begin[++row];
       } else {
         const auto& begin = config.fusion == "fid" ? reader_begin : document_begin;
-        const size_t at = config.fusion == "fid" ? first_reader[reading.input] + k : static_cast<size_t>(d);
+        const size_t at =
+            config.fusion == "fid" ? first_reader[reading.input] + k : static_cast<size_t>(d);
         slot_segment.push_back(static_cast<int64_t>(memory.key_begin.size()));
         memory.read(begin[at], begin[at + 1]);
         runs.read(slot, begin[at + 1] - text, begin[at + 1]);
@@ -247,7 +273,8 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
     for (int64_t t = 0; t < predictions; ++t) {
       target_row.push_back(end - predictions + t);
       target_token.push_back(input.target[t]);
-      runs.predict(end - predictions + t, t > 0 ? input.target[t - 1] : -1, t > 1 ? input.target[t - 2] : -1);
+      runs.predict(end - predictions + t, t > 0 ? input.target[t - 1] : -1,
+                   t > 1 ? input.target[t - 2] : -1);
     }
   }
   if (prefix) {
@@ -260,14 +287,17 @@ parallel::Feeds make_feeds(const ModelConfig& config, const Microbatch& microbat
   feeds["slot.query"] = parallel::to_device(to_tensor(slot_query), device);
   feeds["slot.doc"] = parallel::to_device(to_tensor(slot_doc), device);
   feeds["slot.cell"] = parallel::to_device(to_tensor(slot_cell), device);
-  feeds["slot.shape"] = to_tensor({static_cast<int64_t>(readings.size()), static_cast<int64_t>(columns)});
+  feeds["slot.shape"] =
+      to_tensor({static_cast<int64_t>(readings.size()), static_cast<int64_t>(columns)});
   feeds["target.row"] = parallel::to_device(to_tensor(target_row), device);
   feeds["target.token"] = parallel::to_device(to_tensor(target_token), device);
-  const int64_t divisor = microbatch.global_target_tokens > 0 ? microbatch.global_target_tokens
-                                                              : std::max<int64_t>(1, microbatch.target_tokens());
+  const int64_t divisor = microbatch.global_target_tokens > 0
+                              ? microbatch.global_target_tokens
+                              : std::max<int64_t>(1, microbatch.target_tokens());
   feeds["loss.tokens"] = at::full({}, static_cast<double>(divisor), at::kDouble);
   feeds["loss.rows"] = at::full({}, joint_targets, at::kLong);
-  if (microbatch.readings.objectives) internal::add_objective_feeds(microbatch, readings, most, joint_targets, device, feeds);
+  if (microbatch.readings.objectives)
+    internal::add_objective_feeds(microbatch, readings, most, joint_targets, device, feeds);
   feeds["score.attentive_weight"] = at::full({}, microbatch.attentive_weight, at::kDouble);
   return feeds;
 }
@@ -301,7 +331,8 @@ parallel::Feeds slice_feeds(const parallel::Feeds& feeds, int64_t begin, int64_t
   return out;
 }
 
-void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots, at::Device device, parallel::Feeds& feeds) {
+void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots, at::Device device,
+                       parallel::Feeds& feeds) {
   size_t most_rows = 1, most_keys = 1;
   for (const PointerRuns& input : inputs) {
     most_rows = std::max(most_rows, input.rows.size());
@@ -322,19 +353,26 @@ void add_pointer_feeds(const std::vector<PointerRuns>& inputs, int64_t num_slots
       before.push_back(real ? input.rows[t].before : -1);
     }
   }
-  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = parallel::to_device(to_tensor(values), device); };
+  const auto put = [&](const char* name, const std::vector<int64_t>& values) {
+    feeds[name] = parallel::to_device(to_tensor(values), device);
+  };
   put("pointer.key_row", key_row);
   put("pointer.key_slot", key_slot);
   put("pointer.row", row);
   put("pointer.last", last);
   put("pointer.before", before);
   put("pointer.cell", cell);
-  feeds["pointer.shape"] = to_tensor({static_cast<int64_t>(inputs.size()), static_cast<int64_t>(most_rows), static_cast<int64_t>(most_keys)});
+  feeds["pointer.shape"] =
+      to_tensor({static_cast<int64_t>(inputs.size()), static_cast<int64_t>(most_rows),
+                 static_cast<int64_t>(most_keys)});
 }
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) { return at::tensor(at::ArrayRef<int64_t>(values), at::kLong); }
+at::Tensor to_tensor(const std::vector<int64_t>& values) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
+}
 
-void feed_segments(const ops::Segments& segments, const std::string& prefix, parallel::Feeds& feeds) {
+void feed_segments(const ops::Segments& segments, const std::string& prefix,
+                   parallel::Feeds& feeds) {
   feeds[prefix + ".query_begin"] = segments.query_begin;
   feeds[prefix + ".segment_begin"] = segments.segment_begin;
   feeds[prefix + ".key_begin"] = segments.key_begin;
@@ -342,8 +380,8 @@ void feed_segments(const ops::Segments& segments, const std::string& prefix, par
 }
 
 ops::Segments segments_feed(const parallel::Pass& pass, const std::string& prefix, bool causal) {
-  return {pass.feed(prefix + ".query_begin"), pass.feed(prefix + ".segment_begin"), pass.feed(prefix + ".key_begin"),
-          pass.feed(prefix + ".key_end"), causal};
+  return {pass.feed(prefix + ".query_begin"), pass.feed(prefix + ".segment_begin"),
+          pass.feed(prefix + ".key_begin"), pass.feed(prefix + ".key_end"), causal};
 }
 
 Patches make_patches(const ModelConfig& config, const uint8_t* rgb) {
@@ -354,7 +392,8 @@ Patches make_patches(const ModelConfig& config, const uint8_t* rgb) {
     const int64_t y0 = (p / per_side) * patch, x0 = (p % per_side) * patch;
     for (int64_t y = y0; y < y0 + patch; ++y) {
       const uint8_t* line = rgb + (y * side + x0) * 3;
-      for (int64_t i = 0; i < 3 * patch; ++i) out->push_back(static_cast<float>(line[i]) / 127.5f - 1.0f);
+      for (int64_t i = 0; i < 3 * patch; ++i)
+        out->push_back(static_cast<float>(line[i]) / 127.5f - 1.0f);
     }
   }
   return out;

@@ -1,4 +1,5 @@
-// What the model is. Declared once (core/config.h); validate() refuses what cannot work, with the numbers.
+// What the model is. Declared once (core/config.h); validate() refuses what cannot work, with the
+// numbers.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -38,7 +39,8 @@ struct ModelConfig {
   double init_std = 0.0;
   std::string text_encoder;
   int64_t text_encoder_tokens = 0;
-  // What text_encoder's folder says of its shape (read_text_encoder): queries and documents are then embedded by it. No setting.
+  // What text_encoder's folder says of its shape (read_text_encoder): queries and documents are
+  // then embedded by it. No setting.
   std::optional<SentenceEncoderConfig> text;
 
   template <typename Visitor>
@@ -49,17 +51,27 @@ struct ModelConfig {
     visit("kv_heads", kv_heads, "key and value heads; divides heads (grouped-query attention)");
     visit("head_width", head_width, "numbers per head; even");
     visit("ffn_width", ffn_width, "width of the SwiGLU hidden layer");
-    visit("encoder_layers", encoder_layers, "layers of the encoder that reads documents and queries");
+    visit("encoder_layers", encoder_layers,
+          "layers of the encoder that reads documents and queries");
     visit("decoder_layers", decoder_layers, "layers of the decoder");
-    visit("cross_layers", cross_layers, "decoder layers (from 0) that read the documents; empty: all");
+    visit("cross_layers", cross_layers,
+          "decoder layers (from 0) that read the documents; empty: all");
     visit("image_size", image_size, "pictures are resized to this many pixels square");
     visit("patch_size", patch_size, "pixels per patch side; divides image_size");
-    visit("fusion", fusion, "memory (documents encoded once), fid (question joined to each document) or prefix (documents before the prompt)");
-    visit("towers", towers, "shared: queries and documents share the encoder; separate: each has its own");
-    visit("pooling", pooling, "retrieval embedding from: cls, mean, or patches (each patch projected small, then concatenated)");
+    visit("fusion", fusion,
+          "memory (documents encoded once), fid (question joined to each document) or prefix "
+          "(documents before the prompt)");
+    visit("towers", towers,
+          "shared: queries and documents share the encoder; separate: each has its own");
+    visit("pooling", pooling,
+          "retrieval embedding from: cls, mean, or patches (each patch projected small, then "
+          "concatenated)");
     visit("patch_projection", patch_projection, "numbers per patch when pooling=patches");
-    visit("embedding_width", embedding_width, "width of the retrieval embedding (pooling=patches: patches x patch_projection)");
-    visit("closed_pictures", closed_pictures, "a picture's patches attend to patches only, so that equal pictures embed equally whatever text is beside them");
+    visit("embedding_width", embedding_width,
+          "width of the retrieval embedding (pooling=patches: patches x patch_projection)");
+    visit("closed_pictures", closed_pictures,
+          "a picture's patches attend to patches only, so that equal pictures embed equally "
+          "whatever text is beside them");
     visit("copy_head", copy_head, "pointer mixture over the tokens of the retrieved documents");
     visit("copy_width", copy_width, "width of the copy head's keys");
     visit("token_shift", token_shift, "mix each token's predecessor into its embedding");
@@ -69,21 +81,27 @@ struct ModelConfig {
     visit("norm_eps", norm_eps, "added to the mean square in RMSNorm");
     visit("dropout", dropout, "on the residual branches; never on attention probabilities");
     visit("init_std", init_std, "standard deviation of the embeddings; 0: 1/sqrt(width)");
-    visit("text_encoder", text_encoder, "Hugging Face folder of a BERT-family sentence encoder that embeds queries and documents, their texts alone, and is trained further; empty: the model's own encoder does");
-    visit("text_encoder_tokens", text_encoder_tokens, "WordPieces that text_encoder reads of a text, [CLS] and [SEP] included; 0: its folder's limit");
+    visit(
+        "text_encoder", text_encoder,
+        "Hugging Face folder of a BERT-family sentence encoder that embeds queries and documents, "
+        "their texts alone, and is trained further; empty: the model's own encoder does");
+    visit("text_encoder_tokens", text_encoder_tokens,
+          "WordPieces that text_encoder reads of a text, [CLS] and [SEP] included; 0: its folder's "
+          "limit");
   }
 
   // Throws UsageError naming the keys and values.
   void validate() const;
   void validate_split(int64_t tp) const;  // over so many tensor-parallel ranks
-  // Sets `text` from a Hugging Face folder. Throws DataError as SentenceEncoderConfig::read, UsageError when text_encoder_tokens is
-  // outside what the encoder can read.
+  // Sets `text` from a Hugging Face folder. Throws DataError as SentenceEncoderConfig::read,
+  // UsageError when text_encoder_tokens is outside what the encoder can read.
   void read_text_encoder(const std::filesystem::path& folder);
   int64_t retrieval_width() const { return text ? text->width : embedding_width; }
   int64_t num_patches() const { return (image_size / patch_size) * (image_size / patch_size); }
   int64_t patch_width() const { return 3 * patch_size * patch_size; }
   bool reads_documents(int64_t decoder_layer) const;
-  // Whether the model's own encoder reads documents by themselves: for the decoder, or to embed them.
+  // Whether the model's own encoder reads documents by themselves: for the decoder, or to embed
+  // them.
   bool has_document_tower() const { return !text || fusion == "memory"; }
 };
 

@@ -104,7 +104,8 @@ Tensors ObjectiveLoss::forward(const Tensors& inputs, const Pass& pass) const {
   const at::Tensor single_BCT = likelihoods("read.single_row", "read.single_cell");
   const at::Tensor single_BKT = single_BCT.narrow(1, 0, K);
   const at::Tensor& tokens_B = pass.feed("read.tokens");
-  const at::Tensor &per_token = pass.feed("loss.tokens"), &per_input = pass.feed("loss.inputs");  // CPU scalars
+  const at::Tensor &per_token = pass.feed("loss.tokens"),
+                   &per_input = pass.feed("loss.inputs");  // CPU scalars
   const auto distilled = [&](const at::Tensor& target_BK) {
     return objectives::kl_to_prior(target_BK, prior_BK, options_.kl_mean).sum() / per_input;
   };
@@ -132,7 +133,8 @@ Tensors ObjectiveLoss::forward(const Tensors& inputs, const Pass& pass) const {
     at::Tensor mass = inputs.at(2);
     for (size_t i = 3; i < inputs.size(); ++i) mass = mass + inputs[i];
     const auto layers = static_cast<double>(inputs.size() - 2);
-    const at::Tensor mass_BC = mass.to(at::kDouble).view({-1, B, C}).sum(0);  // of token slices, one after the other
+    const at::Tensor mass_BC =
+        mass.to(at::kDouble).view({-1, B, C}).sum(0);  // of token slices, one after the other
     const at::Tensor mass_BK = mass_BC.narrow(1, 0, K) / layers;
     return distilled(objectives::adist_target(prior_BK, mass_BK, options_.target));
   };

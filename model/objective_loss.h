@@ -48,10 +48,10 @@ class Candidates : public parallel::Block {
   const parallel::Parameter* null_score_ = nullptr;
 };
 
-// Reads target.log_prob and candidate.log_prob (and for adist the decoder's dec.mass wires, in token
-// slices the parts of each); writes
-// loss.objectives, the weighted sum, and objective.values [used()], unweighted. Both fp64 and
-// divided by the global counts: sums over microbatches are the values of the step.
+// Reads target.log_prob and candidate.log_prob (and for adist the decoder's dec.mass wires, in
+// token slices the parts of each); writes loss.objectives, the weighted sum, and objective.values
+// [used()], unweighted. Both fp64 and divided by the global counts: sums over microbatches are the
+// values of the step.
 class ObjectiveLoss : public parallel::Block {
  public:
   ObjectiveLoss(const ObjectiveOptions& options, const std::vector<std::string>& mass_wires);

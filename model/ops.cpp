@@ -36,7 +36,8 @@ void check_linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
 }
 
 // dy^T x, now or when the schedule wants it.
-at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& dy_NO, const at::Tensor& x_ND) {
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& dy_NO,
+                           const at::Tensor& x_ND) {
   if (parallel::Deferred* deferred = parallel::Deferred::active()) {
     deferred->add({weight, [dy_NO, x_ND] { return product(dy_NO.t(), x_ND); }});
     return {};
@@ -57,10 +58,11 @@ struct Linear : Function<Linear> {
   }
 };
 
-// The tensor-parallel form of linear: w is this rank's rows, x the same on all ranks, so that the gradient of x is a sum over
-// ranks. It travels while the weight's gradient is computed.
+// The tensor-parallel form of linear: w is this rank's rows, x the same on all ranks, so that the
+// gradient of x is a sum over ranks. It travels while the weight's gradient is computed.
 struct ColumnLinear : Function<ColumnLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_ND, const at::Tensor& w_OD, int64_t tp) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_ND, const at::Tensor& w_OD,
+                            int64_t tp) {
     ctx->save_for_backward({x_ND, w_OD});
     ctx->saved_data["tp"] = tp;
     return product(x_ND, w_OD.t());
@@ -107,7 +109,8 @@ struct RmsNorm : Function<RmsNorm> {
     const auto saved = ctx->get_saved_variables();
     const auto &x_ND = saved[0], &gain_D = saved[1], &inverse_N = saved[2];
     if (!internal::is_fused(x_ND)) {
-      const auto [dx_ND, dgain_D] = internal::composed::rms_norm_backward(x_ND, gain_D, inverse_N, grads[0]);
+      const auto [dx_ND, dgain_D] =
+          internal::composed::rms_norm_backward(x_ND, gain_D, inverse_N, grads[0]);
       return {dx_ND, dgain_D, at::Tensor()};
     }
     const auto gain = gain_D.to(internal::wide_type(x_ND)).contiguous();
@@ -237,9 +240,9 @@ struct ComposedRotary : Function<ComposedRotary> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto& saved = ctx->saved_data;
-    const auto dx = internal::composed::rotary(grads[0], ctx->get_saved_variables()[0],
-                                               saved["heads"].toInt(), saved["head_width"].toInt(),
-                                               saved["theta"].toDouble(), -1);
+    const auto dx =
+        internal::composed::rotary(grads[0], ctx->get_saved_variables()[0], saved["heads"].toInt(),
+                                   saved["head_width"].toInt(), saved["theta"].toDouble(), -1);
     return {dx, {}, {}, {}, {}};
   }
 };
@@ -256,7 +259,8 @@ at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD) {
   return Linear::apply(x_ND, w_OD);
 }
 
-at::Tensor column_linear(const at::Tensor& x_ND, const at::Tensor& w_OD, parallel::Communicator* tp) {
+at::Tensor column_linear(const at::Tensor& x_ND, const at::Tensor& w_OD,
+                         parallel::Communicator* tp) {
   if (tp == nullptr) return ops::linear(x_ND, w_OD);
   check_linear(x_ND, w_OD);
   return ColumnLinear::apply(x_ND, w_OD, reinterpret_cast<int64_t>(tp));

@@ -27,9 +27,11 @@ namespace contexture::model::ops {
 // it. bf16 on a processor without bf16 instructions multiplies in fp32 (ten times faster there).
 at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& w_OD);
 
-// The same where w is a tensor-parallel rank's rows and x is equal on all ranks (Megatron-LM's column-parallel linear,
-// arXiv:1909.08053): the gradient of x is summed over the ranks, while the weight's is computed. tp null: linear.
-at::Tensor column_linear(const at::Tensor& x_ND, const at::Tensor& w_OD, parallel::Communicator* tp);
+// The same where w is a tensor-parallel rank's rows and x is equal on all ranks (Megatron-LM's
+// column-parallel linear, arXiv:1909.08053): the gradient of x is summed over the ranks, while the
+// weight's is computed. tp null: linear.
+at::Tensor column_linear(const at::Tensor& x_ND, const at::Tensor& w_OD,
+                         parallel::Communicator* tp);
 
 // x / sqrt(mean(x^2) + eps) * gain, per row.
 at::Tensor rms_norm(const at::Tensor& x_ND, const at::Tensor& gain_D, double eps);

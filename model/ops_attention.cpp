@@ -172,7 +172,7 @@ at::Tensor attention_share(const at::Tensor& q_NHK, const at::Tensor& k_MGK,
   const int64_t repeats = q_NHK.size(1) / k_MGK.size(1);
   for (int64_t s = 0; s < view.num_sequences; ++s) {
     const auto q_HQK = q_NHK.slice(0, view.query_begin[s], view.query_begin[s + 1]).transpose(0, 1);
-    std::vector<at::Tensor> logits;  // of each segment, [H, queries, keys]
+    std::vector<at::Tensor> logits;   // of each segment, [H, queries, keys]
     std::vector<at::Tensor> weights;  // [H, 1, keys]
     for (int64_t p = view.segment_begin[s]; p < view.segment_begin[s + 1]; ++p) {
       const auto k_HKM = k_MGK.slice(0, view.key_begin[p], view.key_end[p])

@@ -24,7 +24,8 @@ SentenceEncoder SentenceEncoder::load(const std::filesystem::path& folder,
 SentenceEncoder::SentenceEncoder(const SentenceEncoderConfig& config, const ForeignWeights& weights,
                                  EncoderPrecision precision)
     : config_(config), states_(precision == EncoderPrecision::kBf16 ? at::kBFloat16 : at::kFloat) {
-  // By the names of the text tower's parameters, which model/bert_weights lists with the published ones.
+  // By the names of the text tower's parameters, which model/bert_weights lists with the published
+  // ones.
   std::map<std::string, TextParameter> parameters;
   for (TextParameter& parameter : text_parameters(config)) {
     const std::string name = parameter.name;

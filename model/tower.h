@@ -1,5 +1,6 @@
-// The encoder side: embedding, encoder layers, pooling. A tower is a run of these blocks over one kind of sequence
-// (documents, queries, or question-joined documents); towers share parameters by using the same prefix.
+// The encoder side: embedding, encoder layers, pooling. A tower is a run of these blocks over one
+// kind of sequence (documents, queries, or question-joined documents); towers share parameters by
+// using the same prefix.
 #pragma once
 #include "model/batch.h"
 #include "model/config.h"
@@ -8,11 +9,14 @@
 
 namespace contexture::model {
 
-// Tokens and patches to rows: wire `tower`.h.0 [N, D]. role: name of a learned vector added to every row; empty: none.
+// Tokens and patches to rows: wire `tower`.h.0 [N, D]. role: name of a learned vector added to
+// every row; empty: none.
 class Embed : public parallel::Block {
  public:
-  Embed(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& role);
-  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  Embed(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower,
+        const std::string& role);
+  parallel::Tensors forward(const parallel::Tensors& inputs,
+                            const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
   bool by_rows() const override { return tower_ == "dec"; }
@@ -23,14 +27,15 @@ class Embed : public parallel::Block {
   const parallel::Parameter *token_, *patch_, *patch_position_, *shift_ = nullptr, *role_ = nullptr;
 };
 
-// Self-attention shared by encoder and decoder layers: x + out(attention(rotary(qkv(norm(x))))). Tensor-parallel ranks have
-// a share of the heads each.
+// Self-attention shared by encoder and decoder layers: x + out(attention(rotary(qkv(norm(x))))).
+// Tensor-parallel ranks have a share of the heads each.
 struct SelfAttention {
   const parallel::Parameter *norm, *qkv, *out;
   int64_t heads, kv_heads, head_width;  // of this rank
   double rope_theta, eps;
   tensor_parallel::Group group;
-  // Fresh queries, keys and values of x_ND, rotated: views of one tensor, [N, H, K], [N, G, K], [N, G, K].
+  // Fresh queries, keys and values of x_ND, rotated: views of one tensor, [N, H, K], [N, G, K], [N,
+  // G, K].
   std::array<at::Tensor, 3> project(const at::Tensor& x_ND, const at::Tensor& position_N) const;
   at::Tensor finish(const at::Tensor& attended_NHK) const;  // [N, D], without the residual
 };
@@ -48,7 +53,8 @@ class EncoderLayer : public parallel::Block {
  public:
   EncoderLayer(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower,
                const std::string& prefix, int64_t index);
-  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  parallel::Tensors forward(const parallel::Tensors& inputs,
+                            const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
 
@@ -63,9 +69,10 @@ class EncoderLayer : public parallel::Block {
 // Final norm: `tower`.h.{L} to `tower`.states.
 class FinalNorm : public parallel::Block {
  public:
-  FinalNorm(parallel::ParameterStore& store, const ModelConfig& config, const std::string& in, const std::string& out,
-            const std::string& parameter);
-  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  FinalNorm(parallel::ParameterStore& store, const ModelConfig& config, const std::string& in,
+            const std::string& out, const std::string& parameter);
+  parallel::Tensors forward(const parallel::Tensors& inputs,
+                            const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   bool by_rows() const override { return tower_ == "dec"; }
 
@@ -76,11 +83,14 @@ class FinalNorm : public parallel::Block {
   double eps_;
 };
 
-// States to one unit-length retrieval embedding a sequence: `tower`.states to `tower`.embedding [S, E], fp32 or wider.
+// States to one unit-length retrieval embedding a sequence: `tower`.states to `tower`.embedding [S,
+// E], fp32 or wider.
 class Pool : public parallel::Block {
  public:
-  Pool(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower, const std::string& prefix);
-  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override;
+  Pool(parallel::ParameterStore& store, const ModelConfig& config, const std::string& tower,
+       const std::string& prefix);
+  parallel::Tensors forward(const parallel::Tensors& inputs,
+                            const parallel::Pass& pass) const override;
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override;
   double forward_flops(const parallel::Pass& pass) const override;
 
@@ -92,17 +102,22 @@ class Pool : public parallel::Block {
 
 // Used by the decoder and by published encoders too.
 namespace layers {
-// Each sequence's mean state: [N, D] to [S, D], fp32 or wider. Row by row into its sequence: the order of the sum does not
-// depend on what else is in the batch.
-at::Tensor sequence_means(const at::Tensor& states_ND, const parallel::Pass& pass, const std::string& tower);
+// Each sequence's mean state: [N, D] to [S, D], fp32 or wider. Row by row into its sequence: the
+// order of the sum does not depend on what else is in the batch.
+at::Tensor sequence_means(const at::Tensor& states_ND, const parallel::Pass& pass,
+                          const std::string& tower);
 at::Tensor unit_length(const at::Tensor& rows_SE);  // each row, over its Euclidean norm
-// Multiply-adds x 2 of attention: each query row with each key row it may read, for `width` numbers, twice.
-double attention_flops(const parallel::Pass& pass, const std::string& segments, int64_t width, bool causal);
+// Multiply-adds x 2 of attention: each query row with each key row it may read, for `width`
+// numbers, twice.
+double attention_flops(const parallel::Pass& pass, const std::string& segments, int64_t width,
+                       bool causal);
 // The shape of a tower's rows (this rank's, if shared out), in the dtype of `like`.
-std::vector<parallel::WireShape> rows(const parallel::Pass& pass, const std::string& tower, const parallel::Parameter& like, int64_t width,
+std::vector<parallel::WireShape> rows(const parallel::Pass& pass, const std::string& tower,
+                                      const parallel::Parameter& like, int64_t width,
                                       const tensor_parallel::Group& group);
-at::Tensor dropout(const at::Tensor& branch_ND, double p, const parallel::Pass& pass, const std::string& tower,
-                   const std::string& place, const tensor_parallel::Group& group);
+at::Tensor dropout(const at::Tensor& branch_ND, double p, const parallel::Pass& pass,
+                   const std::string& tower, const std::string& place,
+                   const tensor_parallel::Group& group);
 }  // namespace layers
 
 }  // namespace contexture::model

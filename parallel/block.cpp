@@ -12,8 +12,8 @@ const at::Tensor& Pass::feed(const std::string& name) const {
   return it->second;
 }
 
-const Parameter& Block::use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init,
-                            Split split) {
+const Parameter& Block::use(ParameterStore& store, const std::string& name,
+                            std::vector<int64_t> shape, Init init, Split split) {
   Parameter& parameter = store.declare(name, std::move(shape), init, std::move(split));
   if (std::find(parameters_.begin(), parameters_.end(), &parameter) == parameters_.end()) {
     parameters_.push_back(&parameter);
@@ -25,7 +25,8 @@ double Block::forward_flops(const Pass& pass) const {
   const WireShape first = shapes(pass).front();
   const double rows = first.sizes.empty() ? 1.0 : static_cast<double>(first.sizes[0]);
   double matrices = 0.0;
-  for (const Parameter* p : parameters_) matrices += p->shape.size() == 2 ? static_cast<double>(p->numel()) : 0.0;
+  for (const Parameter* p : parameters_)
+    matrices += p->shape.size() == 2 ? static_cast<double>(p->numel()) : 0.0;
   return 2.0 * rows * matrices;
 }
 
@@ -41,7 +42,8 @@ std::vector<Wire> wires_of(const BlockList& blocks) {
       if (readers.empty() || readers.back() != b) readers.push_back(b);
     }
     for (const std::string& name : blocks[b]->outputs()) {
-      CONTEXTURE_INVARIANT(index.emplace(name, wires.size()).second, "wire '", name, "' is written twice");
+      CONTEXTURE_INVARIANT(index.emplace(name, wires.size()).second, "wire '", name,
+                           "' is written twice");
       wires.push_back({name, b, {}});
     }
   }

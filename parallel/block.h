@@ -1,6 +1,7 @@
-// A model is an ordered list of blocks joined by named wires. A block names the wires it reads and writes, the
-// feeds (tensors of the microbatch: token ids, offsets, pixels) it needs, and its parameters. Nothing else of a
-// model is known to what runs, traces, partitions or recomputes it (docs/design.md 2).
+// A model is an ordered list of blocks joined by named wires. A block names the wires it reads and
+// writes, the feeds (tensors of the microbatch: token ids, offsets, pixels) it needs, and its
+// parameters. Nothing else of a model is known to what runs, traces, partitions or recomputes it
+// (docs/design.md 2).
 #pragma once
 #include <ATen/ATen.h>
 
@@ -19,19 +20,21 @@ using Feeds = std::map<std::string, at::Tensor>;
 struct Slice;
 class Decoding;
 
-// What a block may know of the pass besides its wires. Feeds are read by name; a missing one is a Bug.
+// What a block may know of the pass besides its wires. Feeds are read by name; a missing one is a
+// Bug.
 class Pass {
  public:
   explicit Pass(const Feeds& feeds, bool training = false, uint64_t seed = 0, int64_t step = 0)
       : training(training), seed(seed), step(step), feeds_(&feeds) {}
   const at::Tensor& feed(const std::string& name) const;
   at::Device device = at::kCPU;  // where wires live
-  const bool training;  // dropout is drawn only in training
+  const bool training;           // dropout is drawn only in training
   const uint64_t seed;
   const int64_t step;
   const Slice* slice =
       nullptr;  // the rows that this pass is about, if not all of the microbatch (parallel/slice.h)
-  Decoding* decoding = nullptr;  // new rows of sequences whose earlier rows went before (parallel/decoding.h)
+  Decoding* decoding =
+      nullptr;  // new rows of sequences whose earlier rows went before (parallel/decoding.h)
 
  private:
   const Feeds* feeds_;
@@ -51,21 +54,24 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Computes the outputs from the inputs, in the order they were named. Must be a pure function of inputs,
-  // feeds, parameters and (seed, step): it runs a second time when its activations are recomputed. An output
-  // that is undefined means: no value in this pass (no document has a picture, say).
+  // Computes the outputs from the inputs, in the order they were named. Must be a pure function of
+  // inputs, feeds, parameters and (seed, step): it runs a second time when its activations are
+  // recomputed. An output that is undefined means: no value in this pass (no document has a
+  // picture, say).
   virtual Tensors forward(const Tensors& inputs, const Pass& pass) const = 0;
 
-  // The shapes of the outputs for these feeds, without computing them. Called on ranks that don't own the block, too.
+  // The shapes of the outputs for these feeds, without computing them. Called on ranks that don't
+  // own the block, too.
   virtual std::vector<WireShape> shapes(const Pass& pass) const = 0;
 
-  // Multiply-adds x 2 of one forward: by default, each row of the first output times each of the block's matrices.
+  // Multiply-adds x 2 of one forward: by default, each row of the first output times each of the
+  // block's matrices.
   virtual double forward_flops(const Pass& pass) const;
 
   // Whether it may run on consecutive runs of its rows, each after the other (token slices): its
   // row n then depends on rows up to n alone, and it keeps what later slices need in Pass::slice.
-  // Its feeds are those of the slice. The first dimension of its wires counts rows: a block that does
-  // not, and reads one, gets those of all slices one after the other.
+  // Its feeds are those of the slice. The first dimension of its wires counts rows: a block that
+  // does not, and reads one, gets those of all slices one after the other.
   virtual bool by_rows() const { return false; }
 
   const std::string& name() const { return name_; }
@@ -75,8 +81,8 @@ class Block {
 
  protected:
   // Declares a parameter (or shares the one of that name) and records that this block reads it.
-  const Parameter& use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape, Init init,
-                       Split split = {});
+  const Parameter& use(ParameterStore& store, const std::string& name, std::vector<int64_t> shape,
+                       Init init, Split split = {});
 
  private:
   std::string name_;
@@ -94,7 +100,8 @@ struct Wire {
   std::vector<int> readers;
 };
 
-// The wires of a list, in order of production. Throws Bug when a wire is written twice or read before it is written.
+// The wires of a list, in order of production. Throws Bug when a wire is written twice or read
+// before it is written.
 std::vector<Wire> wires_of(const BlockList& blocks);
 
 }  // namespace contexture::parallel

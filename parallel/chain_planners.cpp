@@ -18,13 +18,15 @@ std::vector<double> prefix_sums(const std::vector<double>& costs) {
 }
 
 void require_enough(int num_items, int num_segments) {
-  CONTEXTURE_USAGE_REQUIRE(num_segments >= 1 && num_items >= num_segments, num_items, " blocks cannot fill ", num_segments,
-                           " stages. Ask for at most ", num_items, " and at least one");
+  CONTEXTURE_USAGE_REQUIRE(num_segments >= 1 && num_items >= num_segments, num_items,
+                           " blocks cannot fill ", num_segments, " stages. Ask for at most ",
+                           num_items, " and at least one");
 }
 
-// The least-sum division of layers into stages none of which takes longer than `slowest`; total_s infinite when there is none.
-ChainPlan cheapest_within(int num_layers, int num_devices, const std::vector<int>& widths, double slowest,
-                          const std::function<double(int, int, int)>& time) {
+// The least-sum division of layers into stages none of which takes longer than `slowest`; total_s
+// infinite when there is none.
+ChainPlan cheapest_within(int num_layers, int num_devices, const std::vector<int>& widths,
+                          double slowest, const std::function<double(int, int, int)>& time) {
   // best[l][d]: layers from l on, with d devices left
   struct Choice {
     double sum = kInfinity;
@@ -66,10 +68,13 @@ std::vector<int> balance_chain(const std::vector<double>& costs, int num_segment
   // largest[k][i]: the best largest segment of items i.. in k segments
   std::vector<std::vector<double>> largest(num_segments + 1, std::vector<double>(n + 1, kInfinity));
   largest[0][n] = 0.0;
-  const auto with_first = [&](int k, int i, int end) { return std::max(sums[end] - sums[i], largest[k - 1][end]); };
+  const auto with_first = [&](int k, int i, int end) {
+    return std::max(sums[end] - sums[i], largest[k - 1][end]);
+  };
   for (int k = 1; k <= num_segments; ++k) {
     for (int i = 0; i + k <= n; ++i) {
-      for (int end = i + 1; end <= n; ++end) largest[k][i] = std::min(largest[k][i], with_first(k, i, end));
+      for (int end = i + 1; end <= n; ++end)
+        largest[k][i] = std::min(largest[k][i], with_first(k, i, end));
     }
   }
   // Sums of the same numbers differ in their last digits, which must not decide.
@@ -98,16 +103,20 @@ std::vector<int> dhondt(const std::vector<double>& costs, int num_seats) {
   return order;
 }
 
-ChainPlan pipedream(const std::vector<ChainLayer>& layers, int num_devices, double bytes_per_s, bool replicate) {
+ChainPlan pipedream(const std::vector<ChainLayer>& layers, int num_devices, double bytes_per_s,
+                    bool replicate) {
   const int n = static_cast<int>(layers.size());
   if (!replicate) require_enough(n, num_devices);
-  CONTEXTURE_USAGE_REQUIRE(n >= 1 && num_devices >= 1 && bytes_per_s > 0, "pipedream needs layers, devices and a bandwidth");
+  CONTEXTURE_USAGE_REQUIRE(n >= 1 && num_devices >= 1 && bytes_per_s > 0,
+                           "pipedream needs layers, devices and a bandwidth");
   std::vector<double> compute, weights;
-  for (const ChainLayer& layer : layers) compute.push_back(layer.compute_s), weights.push_back(layer.weight_bytes);
+  for (const ChainLayer& layer : layers)
+    compute.push_back(layer.compute_s), weights.push_back(layer.weight_bytes);
   compute = prefix_sums(compute);
   weights = prefix_sums(weights);
   const auto stage_s = [&](int begin, int end, int m) {
-    return std::max((compute[end] - compute[begin]) / m, 4.0 * (m - 1) * (weights[end] - weights[begin]) / (m * bytes_per_s));
+    return std::max((compute[end] - compute[begin]) / m,
+                    4.0 * (m - 1) * (weights[end] - weights[begin]) / (m * bytes_per_s));
   };
   struct Choice {
     double slowest = kInfinity;
@@ -140,8 +149,9 @@ ChainPlan pipedream(const std::vector<ChainLayer>& layers, int num_devices, doub
 
 ChainPlan alpa(int num_layers, int num_devices, const std::vector<int>& widths, int microbatches,
                const std::function<double(int begin, int end, int width)>& time) {
-  CONTEXTURE_USAGE_REQUIRE(num_layers >= 1 && num_devices >= 1 && microbatches >= 1 && !widths.empty(),
-                           "alpa needs layers, devices, microbatches and stage widths");
+  CONTEXTURE_USAGE_REQUIRE(
+      num_layers >= 1 && num_devices >= 1 && microbatches >= 1 && !widths.empty(),
+      "alpa needs layers, devices, microbatches and stage widths");
   std::vector<double> bounds;
   for (int begin = 0; begin < num_layers; ++begin) {
     for (int end = begin + 1; end <= num_layers; ++end) {
@@ -152,12 +162,15 @@ ChainPlan alpa(int num_layers, int num_devices, const std::vector<int>& widths, 
   }
   std::sort(bounds.begin(), bounds.end());
   bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
-  const auto within = [&](double bound) { return cheapest_within(num_layers, num_devices, widths, bound, time); };
-  CONTEXTURE_REQUIRE(!bounds.empty() && !within(bounds.back()).stages.empty(), "no division of ", num_layers, " layers over ",
-                     num_devices, " devices fits. Allow other stage widths, or more devices");
+  const auto within = [&](double bound) {
+    return cheapest_within(num_layers, num_devices, widths, bound, time);
+  };
+  CONTEXTURE_REQUIRE(!bounds.empty() && !within(bounds.back()).stages.empty(), "no division of ",
+                     num_layers, " layers over ", num_devices,
+                     " devices fits. Allow other stage widths, or more devices");
   const double least_sum = within(bounds.back()).total_s;
-  const auto first =
-      std::partition_point(bounds.begin(), bounds.end(), [&](double bound) { return within(bound).stages.empty(); });
+  const auto first = std::partition_point(
+      bounds.begin(), bounds.end(), [&](double bound) { return within(bound).stages.empty(); });
   ChainPlan best;
   best.total_s = kInfinity;
   for (auto bound = first; bound != bounds.end(); ++bound) {

@@ -19,9 +19,10 @@ namespace {
 
 constexpr int kFormatVersion = 1;
 const std::vector<std::pair<at::ScalarType, DType>> kDTypes{
-    {at::kBool, DType::Bool}, {at::kByte, DType::U8},      {at::kChar, DType::I8},  {at::kShort, DType::I16},
-    {at::kInt, DType::I32},   {at::kLong, DType::I64},     {at::kHalf, DType::F16}, {at::kBFloat16, DType::BF16},
-    {at::kFloat, DType::F32}, {at::kDouble, DType::F64}};
+    {at::kBool, DType::Bool}, {at::kByte, DType::U8},       {at::kChar, DType::I8},
+    {at::kShort, DType::I16}, {at::kInt, DType::I32},       {at::kLong, DType::I64},
+    {at::kHalf, DType::F16},  {at::kBFloat16, DType::BF16}, {at::kFloat, DType::F32},
+    {at::kDouble, DType::F64}};
 
 std::string file_checksum(const fs::path& path) {
   const MappedFile file(path);
@@ -45,18 +46,22 @@ std::string problem_with(const fs::path& checkpoint, const std::string& name, co
 Json read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "manifest.json";
   const std::string where = path.string();
-  CONTEXTURE_DATA_REQUIRE(fs::exists(path), checkpoint.string(), " is no complete checkpoint: manifest.json is missing. ",
+  CONTEXTURE_DATA_REQUIRE(fs::exists(path), checkpoint.string(),
+                          " is no complete checkpoint: manifest.json is missing. ",
                           "Use an earlier step-* folder.");
   Json manifest = read_json_file(where);
-  CONTEXTURE_DATA_REQUIRE(manifest.is_object() && manifest.contains("format") && manifest["format"] == "contexture-checkpoint",
+  CONTEXTURE_DATA_REQUIRE(manifest.is_object() && manifest.contains("format") &&
+                              manifest["format"] == "contexture-checkpoint",
                           where, " is not a checkpoint's manifest");
-  CONTEXTURE_DATA_REQUIRE(json_get<int>(manifest, "version", where) <= kFormatVersion, where, " has version ",
-                          manifest["version"].dump(), ", newer than this program's ", kFormatVersion, ". Update the program.");
+  CONTEXTURE_DATA_REQUIRE(json_get<int>(manifest, "version", where) <= kFormatVersion, where,
+                          " has version ", manifest["version"].dump(),
+                          ", newer than this program's ", kFormatVersion, ". Update the program.");
   json_get<int64_t>(manifest, "step", where);
-  CONTEXTURE_DATA_REQUIRE(manifest.contains("files") && manifest["files"].is_object(), where, " lists no files");
+  CONTEXTURE_DATA_REQUIRE(manifest.contains("files") && manifest["files"].is_object(), where,
+                          " lists no files");
   for (const auto& [name, about] : manifest["files"].items()) {
-    CONTEXTURE_DATA_REQUIRE(fs::path(name).filename() == name && name != "." && name != "..", where, " lists '", name,
-                            "', which is no plain file name");
+    CONTEXTURE_DATA_REQUIRE(fs::path(name).filename() == name && name != "." && name != "..", where,
+                            " lists '", name, "', which is no plain file name");
     json_get<uint64_t>(about, "bytes", where + ": " + name);
     json_get<std::string>(about, "sha256", where + ": " + name);
   }
@@ -80,14 +85,19 @@ std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
   return problems;
 }
 
-void write_tensors(const fs::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+void write_tensors(const fs::path& path, const NamedTensors& tensors,
+                   const std::map<std::string, std::string>& metadata) {
   SafetensorsWriter writer(metadata);
   std::vector<at::Tensor> kept;  // the writer holds views
   for (const auto& [name, tensor] : tensors) {
-    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [type = tensor.scalar_type()](const auto& d) { return d.first == type; });
-    CONTEXTURE_INVARIANT(dtype != kDTypes.end(), "tensor '", name, "' has a dtype that safetensors lacks");
+    const auto dtype =
+        std::find_if(kDTypes.begin(), kDTypes.end(),
+                     [type = tensor.scalar_type()](const auto& d) { return d.first == type; });
+    CONTEXTURE_INVARIANT(dtype != kDTypes.end(), "tensor '", name,
+                         "' has a dtype that safetensors lacks");
     kept.push_back(tensor.detach().cpu().contiguous());
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(kept.back().data_ptr()), kept.back().nbytes());
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(kept.back().data_ptr()),
+                                           kept.back().nbytes());
     writer.add(name, dtype->second, kept.back().sizes().vec(), bytes);
   }
   writer.write(path);
@@ -98,15 +108,20 @@ NamedTensors read_tensors(const fs::path& path) {
   NamedTensors out;
   for (const std::string& name : reader->names()) {
     const TensorView& view = reader->get(name);
-    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const auto& d) { return d.second == view.dtype; });
-    CONTEXTURE_DATA_REQUIRE(dtype != kDTypes.end(), path.string(), ": tensor '", name, "' has a dtype that this program does not compute with");
+    const auto dtype = std::find_if(kDTypes.begin(), kDTypes.end(),
+                                    [&](const auto& d) { return d.second == view.dtype; });
+    CONTEXTURE_DATA_REQUIRE(dtype != kDTypes.end(), path.string(), ": tensor '", name,
+                            "' has a dtype that this program does not compute with");
     const size_t width = c10::elementSize(dtype->first);
     if (reinterpret_cast<uintptr_t>(view.bytes.data()) % width == 0 && !view.bytes.empty()) {
-      // A view of the map, which lives as long as any of its tensors. Nobody writes to it: the map is read-only.
-      out[name] = at::from_blob(const_cast<std::byte*>(view.bytes.data()), view.shape, [reader](void*) {}, dtype->first);
+      // A view of the map, which lives as long as any of its tensors. Nobody writes to it: the map
+      // is read-only.
+      out[name] = at::from_blob(
+          const_cast<std::byte*>(view.bytes.data()), view.shape, [reader](void*) {}, dtype->first);
     } else {
       out[name] = at::empty(view.shape, dtype->first);
-      if (!view.bytes.empty()) std::memcpy(out[name].data_ptr(), view.bytes.data(), view.bytes.size());
+      if (!view.bytes.empty())
+        std::memcpy(out[name].data_ptr(), view.bytes.data(), view.bytes.size());
     }
   }
   return out;
@@ -200,7 +215,9 @@ std::vector<int64_t> list_checkpoints(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("step-", 0) != 0 || name.size() < 6 || name.size() > 20) continue;
-    if (name.find_first_not_of("0123456789", 5) != std::string::npos || !fs::exists(entry.path() / "manifest.json")) continue;
+    if (name.find_first_not_of("0123456789", 5) != std::string::npos ||
+        !fs::exists(entry.path() / "manifest.json"))
+      continue;
     bool whole = true;
     const Json manifest = read_manifest(entry.path());
     for (const auto& [file, about] : manifest["files"].items()) {
@@ -220,9 +237,12 @@ Checkpoint load_checkpoint(const fs::path& path, const std::vector<std::string>&
   checkpoint.step = manifest["step"].get<int64_t>();
   for (const auto& [name, about] : manifest["files"].items()) {
     const std::string stem = file_group(fs::path(name).stem().string());
-    if (!only.empty() && name != "state.json" && std::find(only.begin(), only.end(), stem) == only.end()) continue;
+    if (!only.empty() && name != "state.json" &&
+        std::find(only.begin(), only.end(), stem) == only.end())
+      continue;
     const std::string problem = problem_with(path, name, about);
-    CONTEXTURE_DATA_REQUIRE(problem.empty(), path.string(), ": ", problem, ". Use an earlier step-* folder.");
+    CONTEXTURE_DATA_REQUIRE(problem.empty(), path.string(), ": ", problem,
+                            ". Use an earlier step-* folder.");
     if (name == "state.json") {
       checkpoint.state = read_json_file((path / name).string());
     } else {

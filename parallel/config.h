@@ -34,7 +34,9 @@ struct ParallelConfig {
     visit("dp", dp, "replicas (data parallelism); 0: as many as pp and tp leave ranks for");
     visit("pp", pp, "pipeline ranks; 1: off");
     visit("tp", tp, "tensor-parallel ranks; 1: off");
-    visit("sequence", sequence, "tensor-parallel ranks also share out the rows between a layer's branches: less memory, same bytes sent");
+    visit("sequence", sequence,
+          "tensor-parallel ranks also share out the rows between a layer's branches: less memory, "
+          "same bytes sent");
     visit("order", order, "mesh axes, the fastest-varying rank last");
     visit("schedule", schedule, "gpipe, 1f1b, interleaved, zb_h1 or list");
     visit("chunks", chunks, "stages per pipeline rank (interleaved)");
@@ -43,19 +45,35 @@ struct ParallelConfig {
           "slices of a microbatch's decoder rows that go through the pipeline one after the other; "
           "0: as many and as "
           "long as the first steps' times say");
-    visit("encode_once", encode_once, "a document that several inputs read is encoded once a microbatch, or once a replica: then its microbatches go "
-                                      "forward all before they go back");
+    visit("encode_once", encode_once,
+          "a document that several inputs read is encoded once a microbatch, or once a replica: "
+          "then its microbatches go "
+          "forward all before they go back");
     visit("zero", zero, "0: off; 1: optimizer state in shares; 2: gradients too; 3: weights too");
-    visit("offload", offload, "where masters and moments are kept: device, host (memory, updated there), or a folder (a file there, mapped into memory)");
-    visit("recompute", recompute, "blocks whose activations are computed anew in backward: names, or prefixes such as doc.layer; all: every block");
-    visit("partitioner", partitioner, "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by the work and wires of a "
-                                      "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");
-    visit("cluster", cluster, "file of the machines (docs/formats/cluster.md), the same on every node: those partitioners then weigh its links and speed; empty: "
-                              "wires cost no time");
-    visit("stages", stages, "stage of each block in the order of contexture trace, as contexture plan prints it; stage s runs on pipeline rank s mod pp; "
-                            "empty: the partitioner decides");
-    visit("shared", shared, "parameters of several stages: replicate (gradients summed) or colocate (their stages on one rank)");
-    visit("timeline_step", timeline_step, "step of which each pipeline rank's work is written to run.dir/timeline.json, in Chrome's trace format; 0: never");
+    visit("offload", offload,
+          "where masters and moments are kept: device, host (memory, updated there), or a folder "
+          "(a file there, mapped into memory)");
+    visit("recompute", recompute,
+          "blocks whose activations are computed anew in backward: names, or prefixes such as "
+          "doc.layer; all: every block");
+    visit("partitioner", partitioner,
+          "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by "
+          "the work and wires of a "
+          "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");
+    visit("cluster", cluster,
+          "file of the machines (docs/formats/cluster.md), the same on every node: those "
+          "partitioners then weigh its links and speed; empty: "
+          "wires cost no time");
+    visit("stages", stages,
+          "stage of each block in the order of contexture trace, as contexture plan prints it; "
+          "stage s runs on pipeline rank s mod pp; "
+          "empty: the partitioner decides");
+    visit("shared", shared,
+          "parameters of several stages: replicate (gradients summed) or colocate (their stages on "
+          "one rank)");
+    visit("timeline_step", timeline_step,
+          "step of which each pipeline rank's work is written to run.dir/timeline.json, in "
+          "Chrome's trace format; 0: never");
     visit("bucket_mb", bucket_mb, "gradients are reduced in buckets of so many MB");
     visit("timeout_s", timeout_s, "seconds a collective may wait before the run stops");
     visit("first_timeout_s", first_timeout_s, "the same until the first step is done");

@@ -27,7 +27,9 @@ double reduce_scatter_s(int n, double bytes, const Link& link) {
   return (ranks(n) - 1) * link.latency_s + half_bytes(n, bytes) * link.s_per_byte;
 }
 
-double all_gather_s(int n, double bytes, const Link& link) { return reduce_scatter_s(n, bytes, link); }
+double all_gather_s(int n, double bytes, const Link& link) {
+  return reduce_scatter_s(n, bytes, link);
+}
 
 double ring_all_reduce_s(int n, double bytes, const Link& link) {
   return reduce_scatter_s(n, bytes, link) + all_gather_s(n, bytes, link);
@@ -37,15 +39,21 @@ double tree_all_reduce_s(int n, double bytes, const Link& link) {
   return n == 1 ? 0.0 : 2 * rounds(n) * link.latency_s + 2 * bytes * link.s_per_byte;
 }
 
-double recursive_doubling_all_reduce_s(int n, double bytes, const Link& link) { return rounds(n) * link.seconds(bytes); }
+double recursive_doubling_all_reduce_s(int n, double bytes, const Link& link) {
+  return rounds(n) * link.seconds(bytes);
+}
 
 double halving_doubling_all_reduce_s(int n, double bytes, const Link& link) {
   return 2 * rounds(n) * link.latency_s + 2 * half_bytes(n, bytes) * link.s_per_byte;
 }
 
-double broadcast_s(int n, double bytes, const Link& link) { return std::ceil(rounds(n)) * link.seconds(bytes); }
+double broadcast_s(int n, double bytes, const Link& link) {
+  return std::ceil(rounds(n)) * link.seconds(bytes);
+}
 
-double all_to_all_s(int n, double bytes, const Link& link) { return (ranks(n) - 1) * link.seconds(bytes / n); }
+double all_to_all_s(int n, double bytes, const Link& link) {
+  return (ranks(n) - 1) * link.seconds(bytes / n);
+}
 
 AllReduceChoice best_all_reduce(int n, double bytes, const Link& link) {
   const std::array<AllReduceChoice, 4> choices = {{
@@ -89,36 +97,49 @@ std::string logarithmic_statement(int n, double bytes, const Link& link) {
   const double limit = logarithmic_limit_bytes(n, link);
   const AllReduceChoice best = best_all_reduce(n, bytes, link);
   const std::string measured =
-      format("an all-reduce of {:.3f} MB over {} ranks takes {:.3f} ms ({})", bytes / 1e6, n, best.seconds * 1e3, best.algorithm);
+      format("an all-reduce of {:.3f} MB over {} ranks takes {:.3f} ms ({})", bytes / 1e6, n,
+             best.seconds * 1e3, best.algorithm);
   if (bytes <= limit) {
-    return format("{}: below {:.3f} MB latency dominates, so its cost grows as log2 n.", measured, limit / 1e6);
+    return format("{}: below {:.3f} MB latency dominates, so its cost grows as log2 n.", measured,
+                  limit / 1e6);
   }
-  return format("{}: above {:.3f} MB bandwidth dominates, so its cost is nearly the same for any n and log2 n overstates it.",
-                measured, limit / 1e6);
+  return format(
+      "{}: above {:.3f} MB bandwidth dominates, so its cost is nearly the same for any n and log2 "
+      "n overstates it.",
+      measured, limit / 1e6);
 }
 
 double reference_cost(double network_share, double ratio) {
-  CONTEXTURE_USAGE_REQUIRE(network_share >= 0.0 && network_share <= 1.0, "the network's share of a step lies in 0..1, not ",
-                           network_share);
-  CONTEXTURE_USAGE_REQUIRE(ratio > 0.0, "the ratio of communication rounds must be positive, not ", ratio);
+  CONTEXTURE_USAGE_REQUIRE(network_share >= 0.0 && network_share <= 1.0,
+                           "the network's share of a step lies in 0..1, not ", network_share);
+  CONTEXTURE_USAGE_REQUIRE(ratio > 0.0, "the ratio of communication rounds must be positive, not ",
+                           ratio);
   return 1.0 - network_share + network_share / ratio;
 }
 
 StateBytes zero_bytes(double num_parameters, int zero_stage, int n) {
-  CONTEXTURE_USAGE_REQUIRE(zero_stage >= 0 && zero_stage <= 3, "ZeRO has stages 0 to 3, not ", zero_stage);
-  const auto shard = [&](int from_stage) { return zero_stage >= from_stage ? num_parameters / ranks(n) : num_parameters; };
+  CONTEXTURE_USAGE_REQUIRE(zero_stage >= 0 && zero_stage <= 3, "ZeRO has stages 0 to 3, not ",
+                           zero_stage);
+  const auto shard = [&](int from_stage) {
+    return zero_stage >= from_stage ? num_parameters / ranks(n) : num_parameters;
+  };
   return {.weights = 2 * shard(3), .gradients = 2 * shard(2), .optimizer = 12 * shard(1)};
 }
 
 double zero_traffic_elements(double num_parameters, int zero_stage) {
-  CONTEXTURE_USAGE_REQUIRE(zero_stage >= 0 && zero_stage <= 3, "ZeRO has stages 0 to 3, not ", zero_stage);
+  CONTEXTURE_USAGE_REQUIRE(zero_stage >= 0 && zero_stage <= 3, "ZeRO has stages 0 to 3, not ",
+                           zero_stage);
   return (zero_stage == 3 ? 3 : 2) * num_parameters;
 }
 
 double megatron_bytes_per_parameter(MegatronPrecision precision, int d) {
   CONTEXTURE_USAGE_REQUIRE(d >= 0, "a number of replicas is not negative, as ", d, " is");
-  const double kept = precision == MegatronPrecision::kFp16 ? 4 : precision == MegatronPrecision::kBf16 ? 6 : 8;
-  const double sharded = precision == MegatronPrecision::kFp16 ? 16 : precision == MegatronPrecision::kBf16 ? 12 : 8;
+  const double kept = precision == MegatronPrecision::kFp16   ? 4
+                      : precision == MegatronPrecision::kBf16 ? 6
+                                                              : 8;
+  const double sharded = precision == MegatronPrecision::kFp16   ? 16
+                         : precision == MegatronPrecision::kBf16 ? 12
+                                                                 : 8;
   return kept + (d == 0 ? sharded : sharded / d);
 }
 
@@ -134,20 +155,23 @@ double pipeline_boundary_bytes(double s, double b, double h, double bytes_per_el
   return 2 * s * b * h * bytes_per_element;
 }
 
-double transformer_flops_per_token(double num_parameters, double layers, double h, double s, bool causal) {
+double transformer_flops_per_token(double num_parameters, double layers, double h, double s,
+                                   bool causal) {
   return 6 * num_parameters + 12 * layers * h * s * (causal ? 0.5 : 1.0);
 }
 
 double model_flops_utilisation(double flops, double seconds, double peak_flops_per_s) {
-  CONTEXTURE_USAGE_REQUIRE(seconds > 0 && peak_flops_per_s > 0, "utilisation needs a positive time and peak, not ", seconds,
-                           " s and ", peak_flops_per_s, " FLOP/s");
+  CONTEXTURE_USAGE_REQUIRE(seconds > 0 && peak_flops_per_s > 0,
+                           "utilisation needs a positive time and peak, not ", seconds, " s and ",
+                           peak_flops_per_s, " FLOP/s");
   return flops / (seconds * peak_flops_per_s);
 }
 
-double refresh_flop_ratio(double num_documents, double encoder_parameters, double every, double batch, double k,
-                          double reader_parameters, double passes) {
-  CONTEXTURE_USAGE_REQUIRE(every > 0 && batch > 0 && k > 0 && reader_parameters > 0 && passes > 0,
-                           "the cost of a refresh is relative to training steps that cost something");
+double refresh_flop_ratio(double num_documents, double encoder_parameters, double every,
+                          double batch, double k, double reader_parameters, double passes) {
+  CONTEXTURE_USAGE_REQUIRE(
+      every > 0 && batch > 0 && k > 0 && reader_parameters > 0 && passes > 0,
+      "the cost of a refresh is relative to training steps that cost something");
   return num_documents * encoder_parameters / (passes * every * batch * k * reader_parameters);
 }
 

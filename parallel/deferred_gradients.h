@@ -1,5 +1,6 @@
-// Weight gradients put off: while a Deferred is active on a thread, the linear operator's backward computes the gradient
-// of its input only and leaves the product for the weight here, to be run when a schedule says so (ZB-H1, arXiv:2401.10241).
+// Weight gradients put off: while a Deferred is active on a thread, the linear operator's backward
+// computes the gradient of its input only and leaves the product for the weight here, to be run
+// when a schedule says so (ZB-H1, arXiv:2401.10241).
 #pragma once
 #include <ATen/ATen.h>
 
@@ -12,8 +13,8 @@ namespace contexture::parallel {
 class Deferred {
  public:
   struct Product {
-    at::Tensor weight;                      // the autograd leaf
-    std::function<at::Tensor()> compute;    // its gradient
+    at::Tensor weight;                    // the autograd leaf
+    std::function<at::Tensor()> compute;  // its gradient
   };
   void add(Product product) { products_.push_back(std::move(product)); }
   std::vector<Product> take() { return std::exchange(products_, {}); }

@@ -15,15 +15,17 @@ namespace {
 class Clock {
  public:
   explicit Clock(double& sink) : sink_(sink), start_(std::chrono::steady_clock::now()) {}
-  ~Clock() { sink_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  ~Clock() {
+    sink_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
 
  private:
   double& sink_;
   std::chrono::steady_clock::time_point start_;
 };
 
-// Backward runs on the calling thread, whatever the device: what it does there (Deferred, a communicator, a stream) belongs to
-// the thread.
+// Backward runs on the calling thread, whatever the device: what it does there (Deferred, a
+// communicator, a stream) belongs to the thread.
 class OnThisThread {
  public:
   OnThisThread() { state().set_multithreading_enabled(false); }
@@ -36,15 +38,19 @@ class OnThisThread {
   const bool before_ = state().get_multithreading_enabled();
 };
 
-bool is_differentiable(const at::Tensor& t) { return t.defined() && at::isFloatingType(t.scalar_type()); }
+bool is_differentiable(const at::Tensor& t) {
+  return t.defined() && at::isFloatingType(t.scalar_type());
+}
 
 void accumulate(at::Tensor& sum, const at::Tensor& term) {
   if (!term.defined()) return;
   const at::ScalarType wide = wide_dtype(term.scalar_type());
   if (!sum.defined()) {
-    // The sum is added to in place, so it must own its memory: the engine may hand one tensor to two leaves. And all of it: a part of
-    // a larger tensor would keep that alive until the next step.
-    const bool own = term.scalar_type() == wide && term.is_contiguous() && term.use_count() == 1 && term.storage().nbytes() == term.nbytes();
+    // The sum is added to in place, so it must own its memory: the engine may hand one tensor to
+    // two leaves. And all of it: a part of a larger tensor would keep that alive until the next
+    // step.
+    const bool own = term.scalar_type() == wide && term.is_contiguous() && term.use_count() == 1 &&
+                     term.storage().nbytes() == term.nbytes();
     sum = own ? term : at::empty(term.sizes(), term.options().dtype(wide)).copy_(term);
   } else {
     sum.add_(term);
@@ -71,12 +77,16 @@ at::Tensor sum_in_order(const Tensors& terms, at::ScalarType dtype) {
 
 const at::Tensor& ForwardPass::wire(const std::string& name) const {
   const auto it = values_.find(name);
-  CONTEXTURE_INVARIANT(it != values_.end(), "no wire called '", name, "' was computed in this pass");
+  CONTEXTURE_INVARIANT(it != values_.end(), "no wire called '", name,
+                       "' was computed in this pass");
   return it->second;
 }
 
 Executor::Executor(const BlockList& blocks, std::set<std::string> recompute, std::vector<int> stage)
-    : blocks_(&blocks), recompute_(std::move(recompute)), stage_(std::move(stage)), wires_(wires_of(blocks)) {
+    : blocks_(&blocks),
+      recompute_(std::move(recompute)),
+      stage_(std::move(stage)),
+      wires_(wires_of(blocks)) {
   if (stage_.empty()) {
     stage_.resize(blocks.size());
     std::iota(stage_.begin(), stage_.end(), 0);
@@ -85,8 +95,9 @@ Executor::Executor(const BlockList& blocks, std::set<std::string> recompute, std
   for (const auto& block : blocks) {
     const auto& in = block->inputs();
     const auto& params = block->parameters();
-    const bool grad = std::any_of(in.begin(), in.end(), [&](const auto& name) { return wants_grad(name); }) ||
-                      std::any_of(params.begin(), params.end(), [](const Parameter* p) { return p->trainable; });
+    const bool grad =
+        std::any_of(in.begin(), in.end(), [&](const auto& name) { return wants_grad(name); }) ||
+        std::any_of(params.begin(), params.end(), [](const Parameter* p) { return p->trainable; });
     if (grad) differentiable_.insert(block->outputs().begin(), block->outputs().end());
   }
 }
@@ -102,7 +113,8 @@ const Wire& Executor::wire(const std::string& name) const {
   return wires_[it->second];
 }
 
-std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted, const WireValues& given) const {
+std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted,
+                                       const WireValues& given) const {
   std::vector<bool> needed(blocks_->size(), wanted.empty());
   std::vector<std::string> todo = wanted;
   while (!todo.empty()) {
@@ -118,8 +130,8 @@ std::vector<bool> Executor::needed_for(const std::vector<std::string>& wanted, c
 }
 
 // Forgets what a block has read, if nobody else will.
-void Executor::free_inputs(const Block& block, int index, const std::vector<bool>& needed, const std::vector<std::string>& wanted,
-                           WireValues& values) const {
+void Executor::free_inputs(const Block& block, int index, const std::vector<bool>& needed,
+                           const std::vector<std::string>& wanted, WireValues& values) const {
   for (const std::string& name : block.inputs()) {
     if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) continue;
     const std::vector<int>& readers = wire(name).readers;
@@ -130,7 +142,8 @@ void Executor::free_inputs(const Block& block, int index, const std::vector<bool
   }
 }
 
-ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted, const WireValues& given) const {
+ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std::string>& wanted,
+                              const WireValues& given) const {
   const std::vector<bool> needed = needed_for(wanted, given);
   ForwardPass result;
   result.pass_ = &pass;
@@ -155,8 +168,8 @@ ForwardPass Executor::forward(const Pass& pass, bool grad, const std::vector<std
       record.outputs = block.forward(record.inputs, pass);
     }
     if (after_use_) after_use_(block);
-    CONTEXTURE_INVARIANT(record.outputs.size() == block.outputs().size(), "block '", block.name(), "' wrote ",
-                         record.outputs.size(), " wires, not ", block.outputs().size());
+    CONTEXTURE_INVARIANT(record.outputs.size() == block.outputs().size(), "block '", block.name(),
+                         "' wrote ", record.outputs.size(), " wires, not ", block.outputs().size());
     for (size_t o = 0; o < record.outputs.size(); ++o) {
       const at::Tensor& out = record.outputs[o];
       result.values_[block.outputs()[o]] = out.defined() ? out.detach() : out;
@@ -174,7 +187,8 @@ WireValues Executor::backward(ForwardPass forward, WireValues gradients, Deferre
   std::map<std::string, Tensors> terms;
   for (const Wire& wire : wires_) terms[wire.name].resize(wire.readers.size() + 1);
   for (auto& [name, gradient] : gradients) {
-    CONTEXTURE_INVARIANT(terms.count(name) != 0, "a gradient is given for '", name, "', which is no wire");
+    CONTEXTURE_INVARIANT(terms.count(name) != 0, "a gradient is given for '", name,
+                         "', which is no wire");
     terms[name].back() = gradient;
   }
   for (size_t i = stage_.size(); i-- > 0;) {
@@ -190,12 +204,15 @@ WireValues Executor::backward(ForwardPass forward, WireValues gradients, Deferre
       terms.erase(name);
       any = any || grads.back().defined();
     }
-    if (any) run_backward(block, static_cast<int>(stage_[i]), std::move(record), grads, *forward.pass_, terms, deferred);
+    if (any)
+      run_backward(block, static_cast<int>(stage_[i]), std::move(record), grads, *forward.pass_,
+                   terms, deferred);
     if (after_backward_) after_backward_(block);
   }
   WireValues out;
   for (auto& [name, values] : terms) {
-    const auto defined = std::find_if(values.begin(), values.end(), [](const at::Tensor& t) { return t.defined(); });
+    const auto defined =
+        std::find_if(values.begin(), values.end(), [](const at::Tensor& t) { return t.defined(); });
     if (defined == values.end()) continue;
     at::Tensor sum = sum_in_order(values, defined->scalar_type());
     if (sum.defined()) out[name] = std::move(sum);
@@ -203,7 +220,8 @@ WireValues Executor::backward(ForwardPass forward, WireValues gradients, Deferre
   return out;
 }
 
-void Executor::run_backward(const Block& block, int index, ForwardPass::Record record, const Tensors& grads, const Pass& pass,
+void Executor::run_backward(const Block& block, int index, ForwardPass::Record record,
+                            const Tensors& grads, const Pass& pass,
                             std::map<std::string, Tensors>& terms, Deferred* deferred) const {
   const Clock clock(times_[block.name()].backward_s);
   if (before_use_) before_use_(block);
@@ -221,7 +239,8 @@ void Executor::run_backward(const Block& block, int index, ForwardPass::Record r
   for (size_t i = 0; i < record.inputs.size(); ++i) {
     if (!record.inputs[i].defined() || !record.inputs[i].requires_grad()) continue;
     const Wire& wire = wires_[wire_index_.at(block.inputs()[i])];
-    const auto reader = std::find(wire.readers.begin(), wire.readers.end(), index) - wire.readers.begin();
+    const auto reader =
+        std::find(wire.readers.begin(), wire.readers.end(), index) - wire.readers.begin();
     leaves.push_back(record.inputs[i]);
     sinks.push_back(&terms[wire.name][reader]);
   }
@@ -237,10 +256,11 @@ void Executor::run_backward(const Block& block, int index, ForwardPass::Record r
     const OnThisThread on_this_thread;
     const Tensors found = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false,
                                                 /*create_graph=*/false, /*allow_unused=*/true);
-    for (size_t i = 0; i < num_inputs; ++i) {  // a block that lists a wire twice adds up its two gradients
+    for (size_t i = 0; i < num_inputs;
+         ++i) {  // a block that lists a wire twice adds up its two gradients
       *sinks[i] = sinks[i]->defined() && found[i].defined() ? *sinks[i] + found[i]
-                  : found[i].defined()                       ? found[i]
-                                                             : *sinks[i];
+                  : found[i].defined()                      ? found[i]
+                                                            : *sinks[i];
     }
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < params.size(); ++i) accumulate(params[i]->grad, found[num_inputs + i]);

@@ -48,7 +48,8 @@ std::vector<int64_t> Parameter::local_shape(Part of) const {
 at::Tensor Parameter::local(const at::Tensor& logical) const {
   if (!is_split()) return logical;
   std::vector<at::Tensor> pieces;
-  for (const auto& [begin, end] : ranges_of(split, part)) pieces.push_back(logical.narrow(split.dim, begin, end - begin));
+  for (const auto& [begin, end] : ranges_of(split, part))
+    pieces.push_back(logical.narrow(split.dim, begin, end - begin));
   return at::cat(pieces, split.dim);
 }
 
@@ -69,16 +70,18 @@ at::ScalarType wide_dtype(at::ScalarType compute) {
   return compute == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-ParameterStore::ParameterStore(std::shared_ptr<Communicator> tp, bool shares_rows) : tp_(std::move(tp)) {
+ParameterStore::ParameterStore(std::shared_ptr<Communicator> tp, bool shares_rows)
+    : tp_(std::move(tp)) {
   if (tp_ && tp_->size() == 1) tp_.reset();
   shares_rows_ = shares_rows && tp_;
   if (tp_) part_ = {tp_->rank(), tp_->size()};
 }
 
-Parameter& ParameterStore::declare(const std::string& name, std::vector<int64_t> shape, Init init, Split split) {
+Parameter& ParameterStore::declare(const std::string& name, std::vector<int64_t> shape, Init init,
+                                   Split split) {
   if (Parameter* known = find(name)) {
-    CONTEXTURE_INVARIANT(known->shape == shape && known->split.dim == split.dim, "parameter '", name,
-                         "' is declared twice with different shapes");
+    CONTEXTURE_INVARIANT(known->shape == shape && known->split.dim == split.dim, "parameter '",
+                         name, "' is declared twice with different shapes");
     return *known;
   }
   auto parameter = std::make_unique<Parameter>();
@@ -87,7 +90,8 @@ Parameter& ParameterStore::declare(const std::string& name, std::vector<int64_t>
   parameter->split = std::move(split);
   parameter->part = part_;
   parameter->shape = std::move(shape);
-  parameter->value = at::empty(parameter->local_shape(), at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
+  parameter->value =
+      at::empty(parameter->local_shape(), at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
   by_name_[name] = parameter.get();
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
@@ -104,13 +108,15 @@ Parameter& ParameterStore::at(const std::string& name) {
   return *parameter;
 }
 
-at::Tensor draw_initial(const std::string& name, const std::vector<int64_t>& shape, const Init& init, uint64_t seed) {
+at::Tensor draw_initial(const std::string& name, const std::vector<int64_t>& shape,
+                        const Init& init, uint64_t seed) {
   if (init.kind == Init::Kind::kConstant) return at::full(shape, init.value, at::kDouble);
   at::Tensor drawn = at::empty(shape, at::kDouble);
   double* out = drawn.data_ptr<double>();
   const int64_t n = drawn.numel();
   const StreamKey stream = stream_key(seed, name);
-  // Two Philox words make one uniform; two uniforms make two normals (Box-Muller), so a counter serves two elements.
+  // Two Philox words make one uniform; two uniforms make two normals (Box-Muller), so a counter
+  // serves two elements.
   at::parallel_for(0, (n + 1) / 2, 4096, [&](int64_t begin, int64_t end) {
     constexpr double kUnit = 1.0 / 9007199254740992.0;  // 2^-53
     for (int64_t i = begin; i < end; ++i) {

@@ -1,7 +1,7 @@
 // Parameters: named logical tensors, declared once and shared by name. A parameter knows how it is
-// initialised; its values depend on the seed and its own name only, never on the order of declaration nor on
-// which process owns it. Declared parameters are shapes without memory until materialise() is called, so
-// that a model of any size can be counted and traced.
+// initialised; its values depend on the seed and its own name only, never on the order of
+// declaration nor on which process owns it. Declared parameters are shapes without memory until
+// materialise() is called, so that a model of any size can be counted and traced.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -23,8 +23,9 @@ struct Init {
   static Init constant(double c) { return {Kind::kConstant, c}; }
 };
 
-// How tensor-parallel ranks share a parameter: each keeps its part of every run of rows (dim 0) or columns (dim 1). A fused
-// projection of queries, keys and values has three runs. Runs are cut into multiples of `unit` as equal as can be.
+// How tensor-parallel ranks share a parameter: each keeps its part of every run of rows (dim 0) or
+// columns (dim 1). A fused projection of queries, keys and values has three runs. Runs are cut into
+// multiples of `unit` as equal as can be.
 struct Split {
   int dim = -1;               // -1: every rank keeps the whole
   std::vector<int64_t> runs;  // their sizes add up to shape[dim]
@@ -45,14 +46,17 @@ struct Parameter {
   Init init;
   Split split;
   Part part;
-  at::Tensor value;       // this rank's part: autograd leaf in the compute dtype; on the meta device until materialised
-  at::Tensor grad;        // sum over the microbatches of a step, fp32 (fp64 in an fp64 model); undefined before
+  at::Tensor value;  // this rank's part: autograd leaf in the compute dtype; on the meta device
+                     // until materialised
+  at::Tensor
+      grad;  // sum over the microbatches of a step, fp32 (fp64 in an fp64 model); undefined before
   bool trainable = true;  // false: no gradient is computed
   int64_t numel() const;  // of the logical tensor
   bool is_split() const { return split.dim >= 0 && part.size > 1; }
   std::vector<int64_t> local_shape() const { return local_shape(part); }
   std::vector<int64_t> local_shape(Part part) const;
-  // A part of a logical tensor (a copy if split), and the reverse: parts of all ranks, in order, to the logical tensor.
+  // A part of a logical tensor (a copy if split), and the reverse: parts of all ranks, in order, to
+  // the logical tensor.
   at::Tensor local(const at::Tensor& logical) const;
   at::Tensor logical(const std::vector<at::Tensor>& parts) const;
 };
@@ -60,12 +64,14 @@ struct Parameter {
 // Owns the parameters; addresses stay valid for the store's life. Not thread-safe.
 class ParameterStore {
  public:
-  // tp: the tensor-parallel group whose part of every parameter this store holds; null: the whole. shares_rows: blocks
-  // share the rows between their branches out over the group, too (sequence parallelism).
+  // tp: the tensor-parallel group whose part of every parameter this store holds; null: the whole.
+  // shares_rows: blocks share the rows between their branches out over the group, too (sequence
+  // parallelism).
   explicit ParameterStore(std::shared_ptr<Communicator> tp = nullptr, bool shares_rows = false);
-  // Declares a parameter, or returns the one that already has this name: that is how blocks share weights.
-  // Throws Bug when the shapes differ.
-  Parameter& declare(const std::string& name, std::vector<int64_t> shape, Init init, Split split = {});
+  // Declares a parameter, or returns the one that already has this name: that is how blocks share
+  // weights. Throws Bug when the shapes differ.
+  Parameter& declare(const std::string& name, std::vector<int64_t> shape, Init init,
+                     Split split = {});
   Parameter* find(const std::string& name);
   Parameter& at(const std::string& name);  // throws Bug when there is none
 
@@ -97,7 +103,9 @@ class ParameterStore {
 // The dtype that sums and masters take for a compute dtype: double for double, else float.
 at::ScalarType wide_dtype(at::ScalarType compute);
 
-// The initial values of a parameter, fp64 or fp32, [shape]. Exposed for tests and for sharded owners.
-at::Tensor draw_initial(const std::string& name, const std::vector<int64_t>& shape, const Init& init, uint64_t seed);
+// The initial values of a parameter, fp64 or fp32, [shape]. Exposed for tests and for sharded
+// owners.
+at::Tensor draw_initial(const std::string& name, const std::vector<int64_t>& shape,
+                        const Init& init, uint64_t seed);
 
 }  // namespace contexture::parallel

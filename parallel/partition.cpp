@@ -18,12 +18,17 @@ namespace contexture::parallel {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNoGain = 0.01;  // share of the objective below which a cut is not worth calling better
+constexpr double kNoGain =
+    0.01;  // share of the objective below which a cut is not worth calling better
 
 const std::vector<std::pair<std::string, Partitioner>>& partitioner_names() {
   static const std::vector<std::pair<std::string, Partitioner>> names = {
-      {"exact", Partitioner::kExact},         {"linear", Partitioner::kLinear},         {"tree", Partitioner::kTree},
-      {"pipedream", Partitioner::kPipedream}, {"parameters", Partitioner::kParameters}, {"uniform", Partitioner::kUniform},
+      {"exact", Partitioner::kExact},
+      {"linear", Partitioner::kLinear},
+      {"tree", Partitioner::kTree},
+      {"pipedream", Partitioner::kPipedream},
+      {"parameters", Partitioner::kParameters},
+      {"uniform", Partitioner::kUniform},
       {"blind", Partitioner::kBlind}};
   return names;
 }
@@ -36,11 +41,13 @@ std::vector<int> identity(int n) {
 
 std::vector<int> stages_from_cuts(const std::vector<int>& cuts) {
   std::vector<int> stage;
-  for (size_t s = 0; s + 1 < cuts.size(); ++s) stage.insert(stage.end(), cuts[s + 1] - cuts[s], static_cast<int>(s));
+  for (size_t s = 0; s + 1 < cuts.size(); ++s)
+    stage.insert(stage.end(), cuts[s + 1] - cuts[s], static_cast<int>(s));
   return stage;
 }
 
-Plan linear_plan(const Trace& trace, const std::vector<int>& cuts, const PartitionOptions& options) {
+Plan linear_plan(const Trace& trace, const std::vector<int>& cuts,
+                 const PartitionOptions& options) {
   return evaluate(trace, stages_from_cuts(cuts), identity(options.num_devices), options);
 }
 
@@ -50,9 +57,12 @@ std::string bytes_text(double bytes) {
   return format("{:.0f} bytes", bytes);
 }
 
-double largest_memory(const Plan& plan) { return *std::max_element(plan.device_memory.begin(), plan.device_memory.end()); }
+double largest_memory(const Plan& plan) {
+  return *std::max_element(plan.device_memory.begin(), plan.device_memory.end());
+}
 
-// One problem and the sets of blocks that may be the first stages: all downsets, those of a merged graph, or the prefixes.
+// One problem and the sets of blocks that may be the first stages: all downsets, those of a merged
+// graph, or the prefixes.
 class Problem {
  public:
   Problem(const Trace& trace, const PartitionOptions& options)
@@ -79,34 +89,42 @@ class Problem {
       if (merged_) {
         graph_ = coarsen(graph_, options_.num_devices, options_.max_downsets);
         all_.emplace(graph_, options_.max_downsets);
-        CONTEXTURE_REQUIRE(all_->complete(), "even merged to ", graph_.blocks.size(), " blocks, the model has more than ",
-                           options_.max_downsets, " ways to begin. Raise max_downsets, or use partitioner=linear");
+        CONTEXTURE_REQUIRE(all_->complete(), "even merged to ", graph_.blocks.size(),
+                           " blocks, the model has more than ", options_.max_downsets,
+                           " ways to begin. Raise max_downsets, or use partitioner=linear");
       }
     }
     return *all_;
   }
 
-  std::optional<Plan> run(const CutCosts& costs, const Downsets& downsets, double below, bool any = false) {
+  std::optional<Plan> run(const CutCosts& costs, const Downsets& downsets, double below,
+                          bool any = false) {
     const SearchResult result = search(graph_, costs, downsets, below, any);
     if (!result.found) return std::nullopt;
-    return evaluate(trace_, stages_in_trace(graph_, result.stage_of_block, trace_.blocks.size()), identity(costs.num_stages),
-                    options_);
+    return evaluate(trace_, stages_in_trace(graph_, result.stage_of_block, trace_.blocks.size()),
+                    identity(costs.num_stages), options_);
   }
 
   void solve_speed() {
     // The best linear cut comes first: what it costs bounds the search, and it wins ties.
-    best_ = linear_ = run(costs_, prefixes_, options_.time_bound < kInfinity ? options_.time_bound * (1 + 1e-9) : kInfinity);
+    best_ = linear_ =
+        run(costs_, prefixes_,
+            options_.time_bound < kInfinity ? options_.time_bound * (1 + 1e-9) : kInfinity);
     if (options_.partitioner == Partitioner::kLinear) return;
     const Downsets& all = downsets();
-    if (auto better = run(costs_, all, best_ ? best_->objective : options_.time_bound)) best_ = std::move(better);
+    if (auto better = run(costs_, all, best_ ? best_->objective : options_.time_bound))
+      best_ = std::move(better);
     if (merged_ && best_) best_ = improve(trace_, *best_, ingress_only());
   }
 
-  // No plan costs less: all compute, none of the transfers, spread evenly as far as the longest block allows.
+  // No plan costs less: all compute, none of the transfers, spread evenly as far as the longest
+  // block allows.
   double fluid_bound() const {
     double total = 0.0, longest = 0.0;
-    for (const TraceBlock& block : trace_.blocks) total += step_s(block), longest = std::max(longest, step_s(block));
-    return costs_.sum_weight * total + costs_.max_weight * std::max(longest, total / costs_.num_stages);
+    for (const TraceBlock& block : trace_.blocks)
+      total += step_s(block), longest = std::max(longest, step_s(block));
+    return costs_.sum_weight * total +
+           costs_.max_weight * std::max(longest, total / costs_.num_stages);
   }
 
   void solve_memory() {
@@ -132,7 +150,8 @@ class Problem {
       }
     }
     // The fastest of those that need no more.
-    for (int s = 0; s < costs.num_stages; ++s) costs.caps[s] = std::min(costs_.caps[s], largest_memory(*best_));
+    for (int s = 0; s < costs.num_stages; ++s)
+      costs.caps[s] = std::min(costs_.caps[s], largest_memory(*best_));
     if (auto faster = run(costs, all, best_->objective)) best_ = std::move(faster);
   }
 
@@ -143,16 +162,20 @@ class Problem {
     return options;
   }
 
-  // With other links than into each device, the search's answer is a start and its objective a bound.
+  // With other links than into each device, the search's answer is a start and its objective a
+  // bound.
   void improve_on_links() {
-    bound_ = evaluate(trace_, best_->stage_of_block, best_->device_of_stage, ingress_only()).objective;
+    bound_ =
+        evaluate(trace_, best_->stage_of_block, best_->device_of_stage, ingress_only()).objective;
     std::vector<Plan> starts = {*best_, blind_plan(trace_, options_)};
     if (linear_) starts.push_back(*linear_);
     PartitionOptions guess = ingress_only();
     guess.time_bound = kInfinity;
-    for (const bool from_all : {true, false}) {  // the mean link into a device, or the one from the device before it
+    for (const bool from_all :
+         {true, false}) {  // the mean link into a device, or the one from the device before it
       for (int to = 0; to < costs_.num_stages; ++to)
-        guess.ingress[to] = from_all ? mean_link_into(to) : options_.between[std::max(0, to - 1)][to];
+        guess.ingress[to] =
+            from_all ? mean_link_into(to) : options_.between[std::max(0, to - 1)][to];
       starts.push_back(partition(trace_, guess));
     }
     best_.reset();
@@ -177,15 +200,17 @@ class Problem {
     plan.partitioner = options_.partitioner;
     const bool exact = options_.partitioner == Partitioner::kExact && !merged_;
     plan.num_downsets = downsets().size();
-    plan.lower_bound = exact && options_.optimize == Optimize::kSpeed ? bound_.value_or(plan.objective)
-                                                                      : std::min(fluid_bound(), plan.objective);
+    plan.lower_bound = exact && options_.optimize == Optimize::kSpeed
+                           ? bound_.value_or(plan.objective)
+                           : std::min(fluid_bound(), plan.objective);
     plan.is_exact = exact && plan.objective <= plan.lower_bound * (1 + 1e-12) + 1e-300;
     if (options_.optimize == Optimize::kMemory) plan.is_exact = exact;
     if (options_.optimize == Optimize::kSpeed) compare_with_blind();
     if (merged_) {
-      plan.remark +=
-          format(" A bound: there are more than {} ways to begin, so equal blocks were merged; no plan is below {:.6g}.",
-                 options_.max_downsets, plan.lower_bound);
+      plan.remark += format(
+          " A bound: there are more than {} ways to begin, so equal blocks were merged; no plan is "
+          "below {:.6g}.",
+          options_.max_downsets, plan.lower_bound);
     }
   }
 
@@ -200,18 +225,22 @@ class Problem {
     }
     const double gain = blind.objective > 0 ? 1 - plan.objective / blind.objective : 0.0;
     plan.no_gain = gain < kNoGain;
-    plan.remark =
-        plan.no_gain
-            ? format("No gain: knowing the contexts saves {:.2f} % over a cut that only balances time ({:.6g} against {:.6g}).",
-                     100 * gain, plan.objective, blind.objective)
-            : format("{:.1f} % below a cut that only balances time ({:.6g} against {:.6g}), with {} between stages against {}.",
-                     100 * gain, plan.objective, blind.objective, bytes_text(plan.forward_bytes),
-                     bytes_text(blind.forward_bytes));
+    plan.remark = plan.no_gain
+                      ? format(
+                            "No gain: knowing the contexts saves {:.2f} % over a cut that only "
+                            "balances time ({:.6g} against {:.6g}).",
+                            100 * gain, plan.objective, blind.objective)
+                      : format(
+                            "{:.1f} % below a cut that only balances time ({:.6g} against {:.6g}), "
+                            "with {} between stages against {}.",
+                            100 * gain, plan.objective, blind.objective,
+                            bytes_text(plan.forward_bytes), bytes_text(blind.forward_bytes));
   }
 
   [[noreturn]] void nothing_fits() {
     CONTEXTURE_REQUIRE(options_.explain, "no cut into ", costs_.num_stages, " stages fits");
-    const bool capped = std::any_of(costs_.caps.begin(), costs_.caps.end(), [](double cap) { return cap < kInfinity; });
+    const bool capped = std::any_of(costs_.caps.begin(), costs_.caps.end(),
+                                    [](double cap) { return cap < kInfinity; });
     PartitionOptions free = options_;
     free.memory_caps.clear();
     free.time_bound = kInfinity;
@@ -221,27 +250,34 @@ class Problem {
       unbound.time_bound = kInfinity;
       const Plan fastest = partition(trace_, unbound);  // throws itself when the caps are to blame
       throw UserError(
-          format("no cut into {} stages keeps the time bound {:.6g}: the fastest takes {:.6g}. Raise the bound or add devices.",
+          format("no cut into {} stages keeps the time bound {:.6g}: the fastest takes {:.6g}. "
+                 "Raise the bound or add devices.",
                  costs_.num_stages, options_.time_bound, fastest.objective));
     }
-    CONTEXTURE_REQUIRE(capped, "no cut into ", costs_.num_stages, " stages keeps together all that must stay together. ",
+    CONTEXTURE_REQUIRE(capped, "no cut into ", costs_.num_stages,
+                       " stages keeps together all that must stay together. ",
                        "Allow replicas, or ask for fewer stages");
     free.optimize = Optimize::kMemory;
     const double needed = largest_memory(partition(trace_, free));
     const auto [least, most] = std::minmax_element(costs_.caps.begin(), costs_.caps.end());
-    std::string message = format("no cut into {} stages keeps {} a device.", costs_.num_stages, bytes_text(*least));
+    std::string message =
+        format("no cut into {} stages keeps {} a device.", costs_.num_stages, bytes_text(*least));
     if (*least == *most && options_.in_flight.empty()) message += more_stages(*least);
-    throw UserError(message + format(" With {} stages a device needs {}.", costs_.num_stages, bytes_text(needed)));
+    throw UserError(message + format(" With {} stages a device needs {}.", costs_.num_stages,
+                                     bytes_text(needed)));
   }
 
   // What another number of stages would do under the same cap.
   std::string more_stages(double cap) {
     const int most = static_cast<int>(graph_.blocks.size());
-    const std::vector<bool> feasible = feasible_stages(graph_, downsets(), cap, options_.microbatches, most);
+    const std::vector<bool> feasible =
+        feasible_stages(graph_, downsets(), cap, options_.microbatches, most);
     const auto found = std::find(feasible.begin(), feasible.end(), true);
     if (found != feasible.end()) return format(" {} stages would.", found - feasible.begin());
     const CutBlock* largest = &graph_.blocks.front();
-    const auto alone = [](const CutBlock& block) { return block.fixed_bytes + block.activation_bytes; };
+    const auto alone = [](const CutBlock& block) {
+      return block.fixed_bytes + block.activation_bytes;
+    };
     for (const CutBlock& block : graph_.blocks) {
       if (alone(block) > alone(*largest)) largest = &block;
     }
@@ -261,7 +297,8 @@ class Problem {
 };
 
 // Stages from a device for each block: a stage for each run of blocks on one device.
-Plan plan_of_devices(const Trace& trace, const std::vector<int>& device, const PartitionOptions& options) {
+Plan plan_of_devices(const Trace& trace, const std::vector<int>& device,
+                     const PartitionOptions& options) {
   std::vector<int> stage, device_of_stage;
   for (const int d : device) {
     if (device_of_stage.empty() || device_of_stage.back() != d) device_of_stage.push_back(d);
@@ -273,16 +310,20 @@ Plan plan_of_devices(const Trace& trace, const std::vector<int>& device, const P
 Plan pipedream_plan(const Trace& trace, const PartitionOptions& options) {
   std::vector<ChainLayer> layers;
   for (const TraceBlock& block : trace.blocks) layers.push_back({.compute_s = step_s(block)});
-  // What it takes for a layer's activations: every edge across the cut behind it, whoever else reads the same wire.
+  // What it takes for a layer's activations: every edge across the cut behind it, whoever else
+  // reads the same wire.
   for (const TraceWire& wire : trace.wires) {
     for (const int reader : wire.readers) {
-      for (int i = wire.producer; i < reader; ++i) layers[i].activation_bytes += static_cast<double>(wire.bytes);
+      for (int i = wire.producer; i < reader; ++i)
+        layers[i].activation_bytes += static_cast<double>(wire.bytes);
     }
   }
   double slowest_link = 0.0;
-  for (const Link& link : make_cut_costs(options).ingress) slowest_link = std::max(slowest_link, link.s_per_byte);
+  for (const Link& link : make_cut_costs(options).ingress)
+    slowest_link = std::max(slowest_link, link.s_per_byte);
   const ChainPlan chain =
-      pipedream(layers, options.num_devices, slowest_link > 0 ? 1 / slowest_link : kInfinity, /*replicate=*/false);
+      pipedream(layers, options.num_devices, slowest_link > 0 ? 1 / slowest_link : kInfinity,
+                /*replicate=*/false);
   std::vector<int> cuts = {0};
   for (const ReplicatedStage& stage : chain.stages) cuts.push_back(stage.end);
   return linear_plan(trace, cuts, options);
@@ -316,8 +357,10 @@ Partitioner parse_partitioner(const std::string& name) {
     if (text == name) return partitioner;
     known.push_back(text);
   }
-  throw UsageError(concat("parallel.partitioner=", name, " must be one of exact, linear, tree, pipedream, parameters, uniform, blind.",
-                          did_you_mean_hint(name, known)));
+  throw UsageError(
+      concat("parallel.partitioner=", name,
+             " must be one of exact, linear, tree, pipedream, parameters, uniform, blind.",
+             did_you_mean_hint(name, known)));
 }
 
 std::string to_string(Partitioner partitioner) {
@@ -335,11 +378,13 @@ Plan blind_plan(const Trace& trace, const PartitionOptions& options) {
 
 Plan partition(const Trace& trace, const PartitionOptions& options) {
   const int n = static_cast<int>(trace.blocks.size());
-  CONTEXTURE_USAGE_REQUIRE(n >= options.num_devices, "a model of ", n, " blocks cannot fill ", options.num_devices,
-                           " stages. Ask for at most ", n);
-  CONTEXTURE_USAGE_REQUIRE(options.between.empty() || options.optimize == Optimize::kSpeed,
-                           "optimize=memory knows links into a device only. Give ingress instead of between");
-  CONTEXTURE_USAGE_REQUIRE(options.max_downsets > n, "max_downsets must exceed the number of blocks, ", n);
+  CONTEXTURE_USAGE_REQUIRE(n >= options.num_devices, "a model of ", n, " blocks cannot fill ",
+                           options.num_devices, " stages. Ask for at most ", n);
+  CONTEXTURE_USAGE_REQUIRE(
+      options.between.empty() || options.optimize == Optimize::kSpeed,
+      "optimize=memory knows links into a device only. Give ingress instead of between");
+  CONTEXTURE_USAGE_REQUIRE(options.max_downsets > n,
+                           "max_downsets must exceed the number of blocks, ", n);
   const double memory_weight = options.memory_weight >= 0              ? options.memory_weight
                                : options.optimize == Optimize::kMemory ? 0.8
                                                                        : 0.2;
@@ -349,13 +394,16 @@ Plan partition(const Trace& trace, const PartitionOptions& options) {
     case Partitioner::kLinear:
       return Problem(trace, options).solve();
     case Partitioner::kTree:
-      plan = plan_of_devices(trace, tree_devices(trace, options.num_devices, memory_weight, options.state_factor), options);
+      plan = plan_of_devices(
+          trace, tree_devices(trace, options.num_devices, memory_weight, options.state_factor),
+          options);
       break;
     case Partitioner::kPipedream:
       plan = pipedream_plan(trace, options);
       break;
     case Partitioner::kParameters:
-      plan = linear_plan(trace, balance_chain(own_parameter_bytes(trace), options.num_devices), options);
+      plan = linear_plan(trace, balance_chain(own_parameter_bytes(trace), options.num_devices),
+                         options);
       break;
     case Partitioner::kUniform:
       plan = uniform_plan(trace, options);

@@ -320,7 +320,8 @@ std::vector<WireValues> Pipeline::forward(const std::vector<const Pass*>& passes
           if (at_hand.count(next) != 0) continue;
           const at::Tensor room = room_for(next, *passes[m]);
           if (room.numel() > 0)
-            pp_->receive(room, sender, tag(plan_.wires.at(next), static_cast<int>(m), false)).wait();
+            pp_->receive(room, sender, tag(plan_.wires.at(next), static_cast<int>(m), false))
+                .wait();
           at_hand[next] = room;
           if (next == name) break;
         }

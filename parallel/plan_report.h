@@ -40,8 +40,8 @@ std::vector<std::string> advice(Planner& planner, const std::vector<LayoutPlan>&
 
 // "1.5 GB", "12 MB".
 std::string bytes_in_words(double bytes);
-// "dp 8 x pp 4 x tp 4, 1f1b, 32 microbatches, ZeRO 1, recompute all"; token slices, assembly and the
-// mesh's order where they are not the usual
+// "dp 8 x pp 4 x tp 4, 1f1b, 32 microbatches, ZeRO 1, recompute all"; token slices, assembly and
+// the mesh's order where they are not the usual
 std::string in_words(const Layout& layout);
 
 }  // namespace contexture::parallel

@@ -48,14 +48,14 @@ struct PlannedModel {
   double input_bytes = 0.0;  // tokens and pixels of an input, held for a whole step
   double index_bytes = 0.0;  // on the first rank of each replica, or spread over all ranks
   bool index_sharded = false;
-  double search_s = 0.0;     // per step, as measured
+  double search_s = 0.0;  // per step, as measured
   std::vector<ForwardWork> forward_work = {};
-  std::string order = "dp,pp,tp";     // mesh axes (parallel/mesh.h), of a layout that names none
-  std::string assembly = "arrival";   // of a layout in which nothing is known to depend on it
-  bool sequence = false;              // tensor-parallel ranks share rows out, too
-  bool offload = false;               // masters and moments are kept elsewhere
-  bool offload_in_file = false;       // and there in a file, not in the host's memory
-  bool token_slices = true;           // the run takes them (not all objectives do)
+  std::string order = "dp,pp,tp";    // mesh axes (parallel/mesh.h), of a layout that names none
+  std::string assembly = "arrival";  // of a layout in which nothing is known to depend on it
+  bool sequence = false;             // tensor-parallel ranks share rows out, too
+  bool offload = false;              // masters and moments are kept elsewhere
+  bool offload_in_file = false;      // and there in a file, not in the host's memory
+  bool token_slices = true;          // the run takes them (not all objectives do)
   double slice_s = 50e-6;  // what each slice of a microbatch after the first costs a block beyond
                            // its share of the work, forward; twice that backward. An assumption:
                            // launches, and kernels too small to fill a GPU
@@ -124,7 +124,7 @@ struct SimulatedStep {
 
 struct LayoutPlan {
   Layout layout;
-  Plan cut;  // stages; device r is rank r
+  Plan cut;          // stages; device r is rank r
   StageTimes times;  // per microbatch, collectives of tensor parallelism and ZeRO included
   SimulatedStep step;
   std::vector<double> slice_rows = {};  // share of a microbatch's rows in each token slice
@@ -161,8 +161,8 @@ struct SearchOptions {
       0.9;  // share of a GPU's memory; the rest is for the allocator's gaps and the libraries
   bool prune = true;  // false: price every layout (tests)
   // Distinct documents of a step's inputs over the slots they fill, as a run of one replica counted
-  // them; 0: unknown, and no group of inputs (PlannedModel::whole_inputs) then shares documents with
-  // another.
+  // them; 0: unknown, and no group of inputs (PlannedModel::whole_inputs) then shares documents
+  // with another.
   double distinct_ratio = 0.0;
 };
 

@@ -30,7 +30,8 @@ RowPieces::RowPieces(int64_t first_row, at::Tensor piece) : cut_(true) {
 }
 
 RowPieces RowPieces::find(const NamedTensors& tensors, const std::string& name) {
-  if (const auto whole = tensors.find(name); whole != tensors.end()) return RowPieces(whole->second);
+  if (const auto whole = tensors.find(name); whole != tensors.end())
+    return RowPieces(whole->second);
   RowPieces out;
   for (const auto& [key, tensor] : tensors) {
     const auto piece = parse_piece(key);
@@ -40,8 +41,9 @@ RowPieces RowPieces::find(const NamedTensors& tensors, const std::string& name) 
   }
   int64_t next = 0;
   for (const auto& [first, tensor] : out.by_first_row_) {
-    CONTEXTURE_DATA_REQUIRE(first == next && tensor.dim() == 2, "The pieces of '", name, "' do not fit together: one begins at row ",
-                            first, ", where row ", next, " should follow. Use another checkpoint.");
+    CONTEXTURE_DATA_REQUIRE(first == next && tensor.dim() == 2, "The pieces of '", name,
+                            "' do not fit together: one begins at row ", first, ", where row ",
+                            next, " should follow. Use another checkpoint.");
     next += tensor.size(0);
   }
   return out;

@@ -238,8 +238,9 @@ Schedule make_gpipe(const StageGraph& graph, int num_microbatches) {
 
 namespace {
 
-// 1F1B's order. With the backward split, weight gradients lag behind the input gradients by as many microbatches as the rank has
-// ranks before it: the last ranks so answer early, and have work left for the time in which the gradients travel to rank 0.
+// 1F1B's order. With the backward split, weight gradients lag behind the input gradients by as many
+// microbatches as the rank has ranks before it: the last ranks so answer early, and have work left
+// for the time in which the gradients travel to rank 0.
 Schedule alternating(const char* name, const StageGraph& graph, int num_microbatches, bool split) {
   require_microbatches(name, num_microbatches);
   const std::vector<Run> runs = one_run_a_rank(name, graph);
@@ -255,16 +256,21 @@ Schedule alternating(const char* name, const StageGraph& graph, int num_microbat
       append(runs[place], split ? Work::kInputGrad : Work::kBackward, m, actions);
       if (split && m >= place) append(runs[place], Work::kWeightGrad, m - place, actions);
     }
-    for (int m = std::max(0, num_microbatches - place); split && m < num_microbatches; ++m) append(runs[place], Work::kWeightGrad, m, actions);
+    for (int m = std::max(0, num_microbatches - place); split && m < num_microbatches; ++m)
+      append(runs[place], Work::kWeightGrad, m, actions);
   }
   return schedule;
 }
 
 }  // namespace
 
-Schedule make_1f1b(const StageGraph& graph, int num_microbatches) { return alternating("1f1b", graph, num_microbatches, /*split=*/false); }
+Schedule make_1f1b(const StageGraph& graph, int num_microbatches) {
+  return alternating("1f1b", graph, num_microbatches, /*split=*/false);
+}
 
-Schedule make_zb_h1(const StageGraph& graph, int num_microbatches) { return alternating("zb_h1", graph, num_microbatches, /*split=*/true); }
+Schedule make_zb_h1(const StageGraph& graph, int num_microbatches) {
+  return alternating("zb_h1", graph, num_microbatches, /*split=*/true);
+}
 
 // Megatron's order: microbatches go in groups of num_ranks through a rank's chunks, backward in the
 // reverse order of chunks.

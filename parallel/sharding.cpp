@@ -11,7 +11,8 @@ namespace {
 
 at::Tensor flat(const at::Tensor& t) { return t.detach().view(-1); }
 
-// Frees or allocates a value's memory under the tensor, so that what autograd saved of it finds it again.
+// Frees or allocates a value's memory under the tensor, so that what autograd saved of it finds it
+// again.
 void resize_storage(const at::Tensor& value, bool allocate) {
   auto* storage = value.storage().unsafeGetStorageImpl();
   const size_t bytes = allocate ? static_cast<size_t>(value.numel()) * value.element_size() : 0;
@@ -22,10 +23,12 @@ void resize_storage(const at::Tensor& value, bool allocate) {
 
 }  // namespace
 
-Sharding::Sharding(Group group, const std::vector<Parameter*>& owned, const std::map<const Parameter*, int>& uses,
+Sharding::Sharding(Group group, const std::vector<Parameter*>& owned,
+                   const std::map<const Parameter*, int>& uses,
                    std::map<const Parameter*, std::shared_ptr<Communicator>> shared, bool first_tp)
     : group_(std::move(group)), uses_(uses), shared_(std::move(shared)) {
-  CONTEXTURE_USAGE_REQUIRE(group_.zero >= 0 && group_.zero <= 3, "parallel.zero=", group_.zero, " is not known. Use 0, 1, 2 or 3.");
+  CONTEXTURE_USAGE_REQUIRE(group_.zero >= 0 && group_.zero <= 3, "parallel.zero=", group_.zero,
+                           " is not known. Use 0, 1, 2 or 3.");
   if (group_.dp && group_.dp->size() == 1) group_.dp.reset();
   for (Parameter* p : owned) {
     if (!p->trainable) continue;
@@ -40,7 +43,8 @@ Sharding::Sharding(Group group, const std::vector<Parameter*>& owned, const std:
     }
     shard.value = flat(p->value).narrow(0, shard.begin, shard.end - shard.begin);
     const auto group_of = shared_.find(p);
-    shard.counted = (p->is_split() || first_tp) && (group_of == shared_.end() || group_of->second->rank() == 0);
+    shard.counted =
+        (p->is_split() || first_tp) && (group_of == shared_.end() || group_of->second->rank() == 0);
     index_[p] = shards_.size();
     shards_.push_back(std::move(shard));
   }
@@ -76,7 +80,8 @@ int64_t Sharding::per_rank(const Parameter& parameter) const {
 
 int64_t Sharding::offset(const std::vector<size_t>& which) const {
   int64_t total = 0;
-  for (const size_t i : which) total += split() ? per_rank(*shards_[i].parameter) : shards_[i].parameter->value.numel();
+  for (const size_t i : which)
+    total += split() ? per_rank(*shards_[i].parameter) : shards_[i].parameter->value.numel();
   return total;
 }
 
@@ -98,7 +103,8 @@ void Sharding::note_gradient_bytes() {
   for (const Shard& shard : shards_) {
     const at::Tensor& whole = shard.parameter->grad;
     if (whole.defined()) held += static_cast<int64_t>(whole.nbytes());
-    if (shard.grad.defined() && !(whole.defined() && shard.grad.is_alias_of(whole))) held += static_cast<int64_t>(shard.grad.nbytes());
+    if (shard.grad.defined() && !(whole.defined() && shard.grad.is_alias_of(whole)))
+      held += static_cast<int64_t>(shard.grad.nbytes());
   }
   most_gradient_bytes_ = std::max(most_gradient_bytes_, held);
 }
@@ -128,7 +134,8 @@ void Sharding::launch(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   const int64_t rows = split() ? group_.dp->size() : 1, L = offset(bucket.shards);
   const at::Tensor& like = shards_[bucket.shards.front()].parameter->value;
-  bucket.flat = at::zeros({rows, L}, like.options().dtype(wide_dtype(like.scalar_type())).requires_grad(false));
+  bucket.flat = at::zeros(
+      {rows, L}, like.options().dtype(wide_dtype(like.scalar_type())).requires_grad(false));
   int64_t at = 0;
   for (const size_t i : bucket.shards) {
     Parameter& p = *shards_[i].parameter;
@@ -163,8 +170,11 @@ void Sharding::land(Bucket& bucket) {
     const int64_t length = shard.end - shard.begin;
     const at::Tensor part = bucket.out.narrow(0, at, length);
     at += split() ? per_rank(*shard.parameter) : length;
-    // A view keeps the whole bucket: right where it is all this rank's, a waste where parts of it come and go.
-    shard.grad = shard.grad.defined() ? shard.grad.add_(part) : group_.zero >= 2 ? part.clone() : part;
+    // A view keeps the whole bucket: right where it is all this rank's, a waste where parts of it
+    // come and go.
+    shard.grad = shard.grad.defined() ? shard.grad.add_(part)
+                 : group_.zero >= 2   ? part.clone()
+                                      : part;
   }
   bucket.flat = bucket.out = at::Tensor();
 }
@@ -180,8 +190,11 @@ void Sharding::finish() {
   for (Shard& shard : shards_) {
     Parameter& p = *shard.parameter;
     if (!group_.dp && p.grad.defined()) shard.grad = p.grad.reshape(-1);
-    if (!shard.grad.defined()) shard.grad = at::zeros({shard.end - shard.begin}, shard.value.options().dtype(wide_dtype(shard.value.scalar_type())));
-    if (const auto group_of = shared_.find(&p); group_of != shared_.end() && shard.grad.numel() > 0) {
+    if (!shard.grad.defined())
+      shard.grad = at::zeros({shard.end - shard.begin},
+                             shard.value.options().dtype(wide_dtype(shard.value.scalar_type())));
+    if (const auto group_of = shared_.find(&p);
+        group_of != shared_.end() && shard.grad.numel() > 0) {
       shard.grad = shard.grad.contiguous();
       group_of->second->all_reduce(shard.grad).wait();
     }
@@ -207,7 +220,8 @@ void Sharding::gather_values(const std::vector<size_t>& which) {
   for (const size_t i : which) {
     const Parameter& p = *shards_[i].parameter;
     const int64_t numel = p.value.numel(), per = per_rank(p);
-    // Through an alias without the version counter: what autograd saved of the value stays valid, for it is the same value.
+    // Through an alias without the version counter: what autograd saved of the value stays valid,
+    // for it is the same value.
     const at::Tensor value = p.value.variable_data().view(-1);
     for (int64_t r = 0; r * per < numel; ++r) {
       const int64_t length = std::min(per, numel - r * per);
@@ -243,7 +257,8 @@ void Sharding::after_use(const Block& block) {
 at::Tensor Sharding::whole(const Shard& shard, const at::Tensor& part) const {
   if (!split()) return part;
   const int64_t per = per_rank(*shard.parameter), n = group_.dp->size();
-  const at::Tensor mine = at::zeros({per}, part.options()), all = at::empty({n * per}, part.options());
+  const at::Tensor mine = at::zeros({per}, part.options()),
+                   all = at::empty({n * per}, part.options());
   mine.narrow(0, 0, part.numel()).copy_(part);
   group_.dp->all_gather(all, mine).wait();
   return all.narrow(0, 0, shard.parameter->value.numel());

@@ -1,6 +1,7 @@
-// Ranks as threads. One mutex and one condition variable serve the world and all its subgroups: ranks are few. The last rank
-// to come to a collective computes it for all, outside the lock; a message is copied by whichever side comes second. Where tensors
-// are a GPU's, whoever copies lets its stream wait for the other sides' marks, and wait() lets the waiting thread's stream wait for
+// Ranks as threads. One mutex and one condition variable serve the world and all its subgroups:
+// ranks are few. The last rank to come to a collective computes it for all, outside the lock; a
+// message is copied by whichever side comes second. Where tensors are a GPU's, whoever copies lets
+// its stream wait for the other sides' marks, and wait() lets the waiting thread's stream wait for
 // the copier's.
 #include <algorithm>
 #include <chrono>
@@ -47,7 +48,8 @@ struct Message {
   StreamMark ready;
 };
 
-struct Channel {  // one sender, receiver and (unless messages go by order) tag; at most one of the two is not empty
+struct Channel {  // one sender, receiver and (unless messages go by order) tag; at most one of the
+                  // two is not empty
   std::deque<Message> arrived;
   std::deque<std::shared_ptr<Delivery>> waiting;
 };
@@ -55,9 +57,10 @@ struct Channel {  // one sender, receiver and (unless messages go by order) tag;
 struct Group {
   explicit Group(std::vector<int> ranks) : world_ranks(std::move(ranks)) {}
   const std::vector<int> world_ranks;
-  std::map<int64_t, std::shared_ptr<Meeting>> meetings;            // by how many collectives came before
-  std::map<std::tuple<int, int, int>, Channel> channels;           // by sender, receiver, tag (by order: 0)
-  std::map<std::pair<int64_t, std::vector<int>>, std::pair<std::shared_ptr<Group>, size_t>> subgroups;  // with how many took it
+  std::map<int64_t, std::shared_ptr<Meeting>> meetings;   // by how many collectives came before
+  std::map<std::tuple<int, int, int>, Channel> channels;  // by sender, receiver, tag (by order: 0)
+  std::map<std::pair<int64_t, std::vector<int>>, std::pair<std::shared_ptr<Group>, size_t>>
+      subgroups;  // with how many took it
 };
 
 struct Hub {
@@ -78,7 +81,8 @@ struct Hub {
   }
   void require_alive(int world_rank, const std::string& where) const {
     if (!failed()) return;
-    if (failed_rank == world_rank) throw DistributedError(concat(where, ": this rank has failed before: ", first_cause));
+    if (failed_rank == world_rank)
+      throw DistributedError(concat(where, ": this rank has failed before: ", first_cause));
     throw PeerFailure(concat(where, ": another rank failed"), first_cause);
   }
   [[noreturn]] void fail(int world_rank, const std::string& where, const std::string& reason) {
@@ -88,18 +92,27 @@ struct Hub {
   }
 };
 
-// Waits for `done`, which is read with the lock held, then lets the stream wait for `mark`; `late` says what is missing at the deadline.
+// Waits for `done`, which is read with the lock held, then lets the stream wait for `mark`; `late`
+// says what is missing at the deadline.
 class ThreadWork final : public Pending::Work {
  public:
-  ThreadWork(std::shared_ptr<Hub> hub, int world_rank, std::string where, double deadline_s, std::function<bool()> done,
-             std::shared_ptr<StreamMark> mark, std::function<std::string()> late)
-      : hub_(std::move(hub)), world_rank_(world_rank), where_(std::move(where)), deadline_s_(deadline_s), done_(std::move(done)),
-        mark_(std::move(mark)), late_(std::move(late)) {}
+  ThreadWork(std::shared_ptr<Hub> hub, int world_rank, std::string where, double deadline_s,
+             std::function<bool()> done, std::shared_ptr<StreamMark> mark,
+             std::function<std::string()> late)
+      : hub_(std::move(hub)),
+        world_rank_(world_rank),
+        where_(std::move(where)),
+        deadline_s_(deadline_s),
+        done_(std::move(done)),
+        mark_(std::move(mark)),
+        late_(std::move(late)) {}
   void wait() override {
     std::unique_lock lock(hub_->mutex);
-    hub_->changed.wait_for(lock, std::chrono::duration<double>(deadline_s_), [&] { return hub_->failed() || done_(); });
+    hub_->changed.wait_for(lock, std::chrono::duration<double>(deadline_s_),
+                           [&] { return hub_->failed() || done_(); });
     if (done_()) return mark_->pass();
-    hub_->fail(world_rank_, where_, concat("the deadline of ", deadline_s_, " s passed; ", late_()));
+    hub_->fail(world_rank_, where_,
+               concat("the deadline of ", deadline_s_, " s passed; ", late_()));
   }
 
  private:
@@ -114,9 +127,11 @@ class ThreadWork final : public Pending::Work {
 
 class ThreadCommunicator final : public internal::CommunicatorBase {
  public:
-  ThreadCommunicator(int rank, const std::string& name, std::shared_ptr<RankState> state, std::shared_ptr<Hub> hub,
-                     std::shared_ptr<Group> group)
-      : CommunicatorBase(rank, group->world_ranks, name, std::move(state)), hub_(std::move(hub)), group_(std::move(group)) {}
+  ThreadCommunicator(int rank, const std::string& name, std::shared_ptr<RankState> state,
+                     std::shared_ptr<Hub> hub, std::shared_ptr<Group> group)
+      : CommunicatorBase(rank, group->world_ranks, name, std::move(state)),
+        hub_(std::move(hub)),
+        group_(std::move(group)) {}
   ~ThreadCommunicator() override {
     if (std::uncaught_exceptions() > exceptions_) abort("stopped on an error of its own");
   }
@@ -140,13 +155,15 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
       for (const at::Tensor& out : all.out) out.copy_(result);
     });
   }
-  Pending start_reduce_scatter(Call call, const at::Tensor& output, const at::Tensor& input) override {
+  Pending start_reduce_scatter(Call call, const at::Tensor& output,
+                               const at::Tensor& input) override {
     return meet(std::move(call), 0, output, input, [](Meeting& all) {
       const auto n = static_cast<int64_t>(all.in.size());
       for (int64_t r = 0; r < n; ++r) {
         std::vector<at::Tensor> chunks;
         for (const at::Tensor& in : all.in) chunks.push_back(in.view({n, -1})[r]);
-        all.out[static_cast<size_t>(r)].view(-1).copy_(internal::reduce_in_order(chunks, ReduceOp::kSum));
+        all.out[static_cast<size_t>(r)].view(-1).copy_(
+            internal::reduce_in_order(chunks, ReduceOp::kSum));
       }
     });
   }
@@ -154,7 +171,8 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
     return meet(std::move(call), 0, output, input, [](Meeting& all) {
       const auto n = static_cast<int64_t>(all.in.size());
       for (const at::Tensor& out : all.out) {
-        for (int64_t r = 0; r < n; ++r) out.view({n, -1})[r].copy_(all.in[static_cast<size_t>(r)].view(-1));
+        for (int64_t r = 0; r < n; ++r)
+          out.view({n, -1})[r].copy_(all.in[static_cast<size_t>(r)].view(-1));
       }
     });
   }
@@ -171,7 +189,8 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
       const auto n = static_cast<int64_t>(all.in.size());
       for (int64_t to = 0; to < n; ++to) {
         const at::Tensor rows = all.out[static_cast<size_t>(to)].view({n, -1});
-        for (int64_t from = 0; from < n; ++from) rows[from].copy_(all.in[static_cast<size_t>(from)].view({n, -1})[to]);
+        for (int64_t from = 0; from < n; ++from)
+          rows[from].copy_(all.in[static_cast<size_t>(from)].view({n, -1})[to]);
       }
     });
   }
@@ -202,10 +221,13 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
     at::NoGradGuard no_grad;
     std::unique_lock lock(hub_->mutex);
     Channel& channel = channel_for(call.peer, rank(), tag);
-    const auto delivery = std::make_shared<Delivery>(Delivery{tensor, tag, StreamMark(tensor.device())});
+    const auto delivery =
+        std::make_shared<Delivery>(Delivery{tensor, tag, StreamMark(tensor.device())});
     if (channel.arrived.empty()) {
       channel.waiting.push_back(delivery);
-      return work(call, [delivery] { return delivery->done; }, delivery->copied, [] { return std::string("nothing was sent"); });
+      return work(
+          call, [delivery] { return delivery->done; }, delivery->copied,
+          [] { return std::string("nothing was sent"); });
     }
     const Message message = std::move(channel.arrived.front());
     channel.arrived.pop_front();
@@ -215,7 +237,8 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
     return Pending();
   }
 
-  std::shared_ptr<Communicator> make_subgroup(Call, const std::vector<int>& ranks, const std::string& name) override {
+  std::shared_ptr<Communicator> make_subgroup(Call, const std::vector<int>& ranks,
+                                              const std::string& name) override {
     const int64_t number = num_subgroups_++;
     const auto me = std::find(ranks.begin(), ranks.end(), rank());
     if (me == ranks.end()) return nullptr;
@@ -225,24 +248,32 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
     if (!group) group = std::make_shared<Group>(world_ranks_of(ranks));
     const auto mine = group;
     if (++taken == ranks.size()) group_->subgroups.erase(key);
-    return std::make_shared<ThreadCommunicator>(static_cast<int>(me - ranks.begin()), name, state_, hub_, mine);
+    return std::make_shared<ThreadCommunicator>(static_cast<int>(me - ranks.begin()), name, state_,
+                                                hub_, mine);
   }
 
  private:
   // With the lock held.
-  Channel& channel_for(int sender, int receiver, int tag) { return group_->channels[{sender, receiver, hub_->by_order ? 0 : tag}]; }
+  Channel& channel_for(int sender, int receiver, int tag) {
+    return group_->channels[{sender, receiver, hub_->by_order ? 0 : tag}];
+  }
 
-  Pending work(const Call& call, std::function<bool()> done, std::shared_ptr<StreamMark> mark, std::function<std::string()> late) const {
-    return Pending(std::make_shared<ThreadWork>(hub_, world_rank(), call.where, state_->deadline_s, std::move(done), std::move(mark),
-                                                std::move(late)));
+  Pending work(const Call& call, std::function<bool()> done, std::shared_ptr<StreamMark> mark,
+               std::function<std::string()> late) const {
+    return Pending(std::make_shared<ThreadWork>(hub_, world_rank(), call.where, state_->deadline_s,
+                                                std::move(done), std::move(mark), std::move(late)));
   }
 
   // With the lock held.
   void deliver(const Call& call, Delivery& delivery, const at::Tensor& tensor, int tag) {
-    if (delivery.tag != tag) hub_->fail(world_rank(), call.where, concat("message ", tag, " comes where ", delivery.tag, " is expected"));
-    if (delivery.tensor.numel() != tensor.numel() || delivery.tensor.scalar_type() != tensor.scalar_type()) {
+    if (delivery.tag != tag)
       hub_->fail(world_rank(), call.where,
-                 concat("sent are ", tensor.numel(), " ", at::toString(tensor.scalar_type()), ", expected ", delivery.tensor.numel(), " ",
+                 concat("message ", tag, " comes where ", delivery.tag, " is expected"));
+    if (delivery.tensor.numel() != tensor.numel() ||
+        delivery.tensor.scalar_type() != tensor.scalar_type()) {
+      hub_->fail(world_rank(), call.where,
+                 concat("sent are ", tensor.numel(), " ", at::toString(tensor.scalar_type()),
+                        ", expected ", delivery.tensor.numel(), " ",
                         at::toString(delivery.tensor.scalar_type())));
     }
     delivery.tensor.view(-1).copy_(tensor.view(-1));
@@ -250,16 +281,22 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
   }
 
   template <typename Compute>
-  Pending meet(Call call, int detail, const at::Tensor& out, const at::Tensor& in, const Compute& compute) {
-    const std::string signature = concat(call.operation, " of ", in.numel(), " ", at::toString(in.scalar_type()), ", ", detail);
+  Pending meet(Call call, int detail, const at::Tensor& out, const at::Tensor& in,
+               const Compute& compute) {
+    const std::string signature = concat(call.operation, " of ", in.numel(), " ",
+                                         at::toString(in.scalar_type()), ", ", detail);
     const auto me = static_cast<size_t>(rank()), n = static_cast<size_t>(size());
     std::unique_lock lock(hub_->mutex);
     std::shared_ptr<Meeting>& slot = group_->meetings[num_collectives_];
-    if (!slot) slot = std::make_shared<Meeting>(Meeting{signature, std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<StreamMark>(n),
-                                                         std::make_shared<StreamMark>(), std::vector<bool>(n)});
+    if (!slot)
+      slot = std::make_shared<Meeting>(Meeting{
+          signature, std::vector<at::Tensor>(n), std::vector<at::Tensor>(n),
+          std::vector<StreamMark>(n), std::make_shared<StreamMark>(), std::vector<bool>(n)});
     const std::shared_ptr<Meeting> meeting = slot;
     if (meeting->signature != signature) {
-      hub_->fail(world_rank(), call.where, concat("this rank calls ", signature, " where another calls ", meeting->signature));
+      hub_->fail(
+          world_rank(), call.where,
+          concat("this rank calls ", signature, " where another calls ", meeting->signature));
     }
     meeting->in[me] = in;
     meeting->out[me] = out;
@@ -285,13 +322,15 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
       hub_->changed.notify_all();
       return Pending();
     }
-    return work(call, [meeting] { return meeting->done; }, meeting->result, [meeting, ranks = world_ranks()] {
-      std::vector<int> missing;
-      for (size_t r = 0; r < ranks.size(); ++r) {
-        if (!meeting->here[r]) missing.push_back(ranks[r]);
-      }
-      return concat("no word from rank ", internal::list_ranks(missing));
-    });
+    return work(
+        call, [meeting] { return meeting->done; }, meeting->result,
+        [meeting, ranks = world_ranks()] {
+          std::vector<int> missing;
+          for (size_t r = 0; r < ranks.size(); ++r) {
+            if (!meeting->here[r]) missing.push_back(ranks[r]);
+          }
+          return concat("no word from rank ", internal::list_ranks(missing));
+        });
   }
 
   const std::shared_ptr<Hub> hub_;
@@ -302,7 +341,8 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s, bool by_order) {
+std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, double deadline_s,
+                                                                     bool by_order) {
   CONTEXTURE_INVARIANT(size > 0, size, " ranks");
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
@@ -310,7 +350,8 @@ std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size, d
   const auto group = std::make_shared<Group>(std::move(all));
   std::vector<std::shared_ptr<Communicator>> out;
   for (int r = 0; r < size; ++r) {
-    out.push_back(std::make_shared<ThreadCommunicator>(r, "world", std::make_shared<RankState>(), hub, group));
+    out.push_back(std::make_shared<ThreadCommunicator>(r, "world", std::make_shared<RankState>(),
+                                                       hub, group));
     out.back()->set_deadline(deadline_s);
   }
   return out;

@@ -63,9 +63,9 @@ SliceModel fit_slice_model(const std::vector<SliceTime>& measured) {
   std::array<std::vector<double>, 3> columns;
   std::vector<double> seconds;
   for (const SliceTime& m : measured) {
-    CONTEXTURE_REQUIRE(m.tokens >= 1 && 2 * m.context >= -m.tokens && std::isfinite(m.seconds), "a slice of ",
-                       m.tokens, " tokens after ", m.context, " was measured to take ", m.seconds,
-                       " s, which is impossible");
+    CONTEXTURE_REQUIRE(m.tokens >= 1 && 2 * m.context >= -m.tokens && std::isfinite(m.seconds),
+                       "a slice of ", m.tokens, " tokens after ", m.context,
+                       " was measured to take ", m.seconds, " s, which is impossible");
     const Row row = terms(m.tokens, m.context);
     for (size_t j = 0; j < 3; ++j) columns[j].push_back(row[j]);
     seconds.push_back(m.seconds);

@@ -11,9 +11,10 @@
 namespace contexture::parallel {
 namespace {
 
-void require_amount(double value, const char* what, const std::string& name, const std::string& where) {
-  CONTEXTURE_DATA_REQUIRE(std::isfinite(value) && value >= 0.0, where, ": ", what, " of ", name, " is ", value,
-                          ", but must be finite and not negative");
+void require_amount(double value, const char* what, const std::string& name,
+                    const std::string& where) {
+  CONTEXTURE_DATA_REQUIRE(std::isfinite(value) && value >= 0.0, where, ": ", what, " of ", name,
+                          " is ", value, ", but must be finite and not negative");
 }
 
 // Names are unique, and not empty.
@@ -22,34 +23,40 @@ void require_names(const Items& items, const char* what, const std::string& wher
   std::set<std::string> seen;
   for (const auto& item : items) {
     CONTEXTURE_DATA_REQUIRE(!item.name.empty(), where, ": a ", what, " has no name");
-    CONTEXTURE_DATA_REQUIRE(seen.insert(item.name).second, where, ": two ", what, "s are called '", item.name, "'");
+    CONTEXTURE_DATA_REQUIRE(seen.insert(item.name).second, where, ": two ", what, "s are called '",
+                            item.name, "'");
   }
 }
 
 void check_block(const Trace& trace, const TraceBlock& block, const std::string& where) {
-  const std::pair<const char*, double> amounts[] = {{"forward_s", block.forward_s},
-                                                    {"input_grad_s", block.input_grad_s},
-                                                    {"weight_grad_s", block.weight_grad_s},
-                                                    {"forward_flops", block.forward_flops},
-                                                    {"input_grad_flops", block.input_grad_flops},
-                                                    {"weight_grad_flops", block.weight_grad_flops},
-                                                    {"activation_bytes", static_cast<double>(block.activation_bytes)},
-                                                    {"resident_bytes", static_cast<double>(block.resident_bytes)},
-                                                    {"split_work", block.split_work},
-                                                    {"split_activations", block.split_activations},
-                                                    {"forward_sums", static_cast<double>(block.forward_sums)},
-                                                    {"forward_sum_bytes", static_cast<double>(block.forward_sum_bytes)},
-                                                    {"backward_sums", static_cast<double>(block.backward_sums)},
-                                                    {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)},
-                                                    {"rows", static_cast<double>(block.rows)},
-                                                    {"pair_work", block.pair_work}};
-  for (const auto& [what, value] : amounts) require_amount(value, what, "block '" + block.name + "'", where);
-  CONTEXTURE_DATA_REQUIRE(block.split_work <= 1.0 && block.split_activations <= 1.0 && block.pair_work <= 1.0, where,
-                          ": split_work, split_activations and pair_work of block '", block.name, "' are shares, at most 1");
+  const std::pair<const char*, double> amounts[] = {
+      {"forward_s", block.forward_s},
+      {"input_grad_s", block.input_grad_s},
+      {"weight_grad_s", block.weight_grad_s},
+      {"forward_flops", block.forward_flops},
+      {"input_grad_flops", block.input_grad_flops},
+      {"weight_grad_flops", block.weight_grad_flops},
+      {"activation_bytes", static_cast<double>(block.activation_bytes)},
+      {"resident_bytes", static_cast<double>(block.resident_bytes)},
+      {"split_work", block.split_work},
+      {"split_activations", block.split_activations},
+      {"forward_sums", static_cast<double>(block.forward_sums)},
+      {"forward_sum_bytes", static_cast<double>(block.forward_sum_bytes)},
+      {"backward_sums", static_cast<double>(block.backward_sums)},
+      {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)},
+      {"rows", static_cast<double>(block.rows)},
+      {"pair_work", block.pair_work}};
+  for (const auto& [what, value] : amounts)
+    require_amount(value, what, "block '" + block.name + "'", where);
+  CONTEXTURE_DATA_REQUIRE(
+      block.split_work <= 1.0 && block.split_activations <= 1.0 && block.pair_work <= 1.0, where,
+      ": split_work, split_activations and pair_work of block '", block.name,
+      "' are shares, at most 1");
   int last = -1;
   for (const int p : block.parameters) {
-    CONTEXTURE_DATA_REQUIRE(p > last && p < static_cast<int>(trace.parameters.size()), where, ": block '", block.name,
-                            "' names parameter number ", p, " out of range or order");
+    CONTEXTURE_DATA_REQUIRE(p > last && p < static_cast<int>(trace.parameters.size()), where,
+                            ": block '", block.name, "' names parameter number ", p,
+                            " out of range or order");
     last = p;
   }
 }
@@ -57,16 +64,20 @@ void check_block(const Trace& trace, const TraceBlock& block, const std::string&
 void check_wire(const Trace& trace, const TraceWire& wire, const std::string& where) {
   const int num_blocks = static_cast<int>(trace.blocks.size());
   require_amount(static_cast<double>(wire.bytes), "bytes", "wire '" + wire.name + "'", where);
-  CONTEXTURE_DATA_REQUIRE(wire.producer >= 0 && wire.producer < num_blocks, where, ": wire '", wire.name, "' has no producer");
+  CONTEXTURE_DATA_REQUIRE(wire.producer >= 0 && wire.producer < num_blocks, where, ": wire '",
+                          wire.name, "' has no producer");
   int last = wire.producer;
   for (const int reader : wire.readers) {
-    CONTEXTURE_DATA_REQUIRE(reader > last && reader < num_blocks, where, ": wire '", wire.name,
-                            "' must be written before it is read, and readers come in the order of blocks");
+    CONTEXTURE_DATA_REQUIRE(
+        reader > last && reader < num_blocks, where, ": wire '", wire.name,
+        "' must be written before it is read, and readers come in the order of blocks");
     last = reader;
   }
-  CONTEXTURE_DATA_REQUIRE(wire.distinct_ratio > 0.0 && wire.distinct_ratio <= 1.0, where, ": distinct_ratio of wire '", wire.name,
-                          "' is ", wire.distinct_ratio, ", but must lie in (0, 1]");
-  CONTEXTURE_DATA_REQUIRE(wire.sharing == Sharing::kDocument || wire.distinct_ratio == 1.0, where, ": wire '", wire.name,
+  CONTEXTURE_DATA_REQUIRE(wire.distinct_ratio > 0.0 && wire.distinct_ratio <= 1.0, where,
+                          ": distinct_ratio of wire '", wire.name, "' is ", wire.distinct_ratio,
+                          ", but must lie in (0, 1]");
+  CONTEXTURE_DATA_REQUIRE(wire.sharing == Sharing::kDocument || wire.distinct_ratio == 1.0, where,
+                          ": wire '", wire.name,
                           "' is shared per input, so its distinct_ratio must be 1");
 }
 
@@ -85,7 +96,8 @@ TraceNode leaf(const Trace& trace, int index, const std::vector<int>& owner) {
   return node;
 }
 
-// `prefix`: where the rest of the block's path starts below the parent; npos: the parent has the block's own path.
+// `prefix`: where the rest of the block's path starts below the parent; npos: the parent has the
+// block's own path.
 void insert(TraceNode& parent, const TraceNode& block, size_t prefix) {
   parent.blocks.push_back(block.blocks.front());
   parent.parameter_bytes += block.parameter_bytes;
@@ -101,15 +113,16 @@ void insert(TraceNode& parent, const TraceNode& block, size_t prefix) {
   }
   const size_t dot = block.path.find('.', prefix);
   const std::string path = block.path.substr(0, dot);
-  const auto found =
-      std::find_if(parent.children.begin(), parent.children.end(), [&](const TraceNode& child) { return child.path == path; });
+  const auto found = std::find_if(parent.children.begin(), parent.children.end(),
+                                  [&](const TraceNode& child) { return child.path == path; });
   if (found == parent.children.end() && dot == std::string::npos) {
     parent.children.push_back(block);
   } else if (found == parent.children.end()) {
     parent.children.push_back({.path = path});
     insert(parent.children.back(), block, dot + 1);
   } else {
-    if (found->children.empty()) {  // a block that is a module, too: it becomes a child of that module
+    if (found->children
+            .empty()) {  // a block that is a module, too: it becomes a child of that module
       const TraceNode self = *found;
       found->children.push_back(self);
     }
@@ -141,7 +154,8 @@ Json node_to_json(const TraceNode& node) {
 
 // Index by name in items; DataError when there is none.
 template <typename Items>
-int index_of(const Items& items, const std::string& name, const char* what, const std::string& where) {
+int index_of(const Items& items, const std::string& name, const char* what,
+             const std::string& where) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].name == name) return static_cast<int>(i);
   }
@@ -149,7 +163,8 @@ int index_of(const Items& items, const std::string& name, const char* what, cons
 }
 
 const Json& array_member(const Json& json, const std::string& key, const std::string& where) {
-  CONTEXTURE_DATA_REQUIRE(json.is_object() && json.contains(key) && json[key].is_array(), where, ": '", key, "' must be a list");
+  CONTEXTURE_DATA_REQUIRE(json.is_object() && json.contains(key) && json[key].is_array(), where,
+                          ": '", key, "' must be a list");
   return json[key];
 }
 
@@ -157,11 +172,11 @@ void require_sums(const TraceNode& node, const Json& json, const std::string& wh
   const std::string here = where + ": module '" + node.path + "'";
   const auto same = [&](const char* key, double value) {
     const double stated = json_get<double>(json, key, here);
-    CONTEXTURE_DATA_REQUIRE(std::abs(stated - value) <= 1e-9 * std::max(std::abs(value), 1e-300), here, ": ", key, " is ", stated,
-                            ", but its blocks sum to ", value);
+    CONTEXTURE_DATA_REQUIRE(std::abs(stated - value) <= 1e-9 * std::max(std::abs(value), 1e-300),
+                            here, ": ", key, " is ", stated, ", but its blocks sum to ", value);
   };
-  CONTEXTURE_DATA_REQUIRE(json_get<std::string>(json, "path", here) == node.path, here, ": the tree has path ",
-                          json_excerpt(json["path"]), " here");
+  CONTEXTURE_DATA_REQUIRE(json_get<std::string>(json, "path", here) == node.path, here,
+                          ": the tree has path ", json_excerpt(json["path"]), " here");
   same("parameter_bytes", static_cast<double>(node.parameter_bytes));
   same("activation_bytes", static_cast<double>(node.activation_bytes));
   same("resident_bytes", static_cast<double>(node.resident_bytes));
@@ -170,9 +185,10 @@ void require_sums(const TraceNode& node, const Json& json, const std::string& wh
   same("weight_grad_s", node.weight_grad_s);
   same("flops", node.flops);
   const size_t stated = json.contains("children") ? array_member(json, "children", here).size() : 0;
-  CONTEXTURE_DATA_REQUIRE(stated == node.children.size(), here, " has ", node.children.size(), " children, the tree says ",
-                          stated);
-  for (size_t i = 0; i < node.children.size(); ++i) require_sums(node.children[i], json["children"][i], where);
+  CONTEXTURE_DATA_REQUIRE(stated == node.children.size(), here, " has ", node.children.size(),
+                          " children, the tree says ", stated);
+  for (size_t i = 0; i < node.children.size(); ++i)
+    require_sums(node.children[i], json["children"][i], where);
 }
 
 TraceBlock block_from_json(const Json& json, const Trace& trace, const std::string& where) {
@@ -207,13 +223,14 @@ TraceWire wire_from_json(const Json& json, const Trace& trace, const std::string
   wire.name = json_get<std::string>(json, "name", where);
   const std::string here = where + ": wire '" + wire.name + "'";
   wire.bytes = json_get<int64_t>(json, "bytes", here);
-  wire.producer = index_of(trace.blocks, json_get<std::string>(json, "producer", here), "block", here);
+  wire.producer =
+      index_of(trace.blocks, json_get<std::string>(json, "producer", here), "block", here);
   for (const auto& name : json_get_or<std::vector<std::string>>(json, "readers", {}, here)) {
     wire.readers.push_back(index_of(trace.blocks, name, "block", here));
   }
   const auto sharing = json_get_or<std::string>(json, "sharing", "input", here);
-  CONTEXTURE_DATA_REQUIRE(sharing == "input" || sharing == "document", here, ": sharing is '", sharing,
-                          "', but must be input or document");
+  CONTEXTURE_DATA_REQUIRE(sharing == "input" || sharing == "document", here, ": sharing is '",
+                          sharing, "', but must be input or document");
   wire.sharing = sharing == "input" ? Sharing::kInput : Sharing::kDocument;
   wire.distinct_ratio = json_get_or<double>(json, "distinct_ratio", 1.0, here);
   wire.gradient = json_get_or<bool>(json, "gradient", true, here);
@@ -224,13 +241,14 @@ TraceWire wire_from_json(const Json& json, const Trace& trace, const std::string
 
 void check_trace(const Trace& trace, const std::string& where) {
   CONTEXTURE_DATA_REQUIRE(!trace.blocks.empty(), where, ": a trace needs at least one block");
-  CONTEXTURE_DATA_REQUIRE(std::isfinite(trace.inputs) && trace.inputs > 0, where, ": inputs is ", trace.inputs,
-                          ", but must be positive");
+  CONTEXTURE_DATA_REQUIRE(std::isfinite(trace.inputs) && trace.inputs > 0, where, ": inputs is ",
+                          trace.inputs, ", but must be positive");
   require_names(trace.parameters, "parameter", where);
   require_names(trace.blocks, "block", where);
   require_names(trace.wires, "wire", where);
   for (const TraceParameter& parameter : trace.parameters) {
-    require_amount(static_cast<double>(parameter.bytes), "bytes", "parameter '" + parameter.name + "'", where);
+    require_amount(static_cast<double>(parameter.bytes), "bytes",
+                   "parameter '" + parameter.name + "'", where);
   }
   for (const TraceBlock& block : trace.blocks) check_block(trace, block, where);
   for (const TraceWire& wire : trace.wires) check_wire(trace, wire, where);
@@ -265,11 +283,18 @@ double backward_s(const TraceBlock& block) {
 double step_s(const TraceBlock& block) { return block.forward_s + backward_s(block); }
 
 Json to_json(const Trace& trace) {
-  Json json = {{"format", "contexture-trace"}, {"version", 1},           {"model", trace.model},
-               {"inputs", trace.inputs},       {"timed", trace.timed},   {"parameters", Json::array()},
-               {"blocks", Json::array()},      {"wires", Json::array()}, {"tree", node_to_json(trace_tree(trace))}};
+  Json json = {{"format", "contexture-trace"},
+               {"version", 1},
+               {"model", trace.model},
+               {"inputs", trace.inputs},
+               {"timed", trace.timed},
+               {"parameters", Json::array()},
+               {"blocks", Json::array()},
+               {"wires", Json::array()},
+               {"tree", node_to_json(trace_tree(trace))}};
   for (const TraceParameter& parameter : trace.parameters) {
-    json["parameters"].push_back({{"name", parameter.name}, {"bytes", parameter.bytes}, {"split", parameter.split}});
+    json["parameters"].push_back(
+        {{"name", parameter.name}, {"bytes", parameter.bytes}, {"split", parameter.split}});
   }
   for (const TraceBlock& block : trace.blocks) {
     Json names = Json::array();
@@ -310,19 +335,22 @@ Trace trace_from_json(const Json& json, const std::string& where) {
   CONTEXTURE_DATA_REQUIRE(json_get<std::string>(json, "format", where) == "contexture-trace", where,
                           ": this is no trace (format is ", json_excerpt(json["format"]), ")");
   const int version = json_get<int>(json, "version", where);
-  CONTEXTURE_DATA_REQUIRE(version == 1, where, ": trace version ", version, ", but this program reads version 1");
+  CONTEXTURE_DATA_REQUIRE(version == 1, where, ": trace version ", version,
+                          ", but this program reads version 1");
   Trace trace;
   trace.model = json_get_or<std::string>(json, "model", "", where);
   trace.inputs = json_get_or<double>(json, "inputs", 1.0, where);
   trace.timed = json_get_or<bool>(json, "timed", false, where);
   for (const Json& parameter : array_member(json, "parameters", where)) {
-    trace.parameters.push_back({json_get<std::string>(parameter, "name", where), json_get<int64_t>(parameter, "bytes", where),
+    trace.parameters.push_back({json_get<std::string>(parameter, "name", where),
+                                json_get<int64_t>(parameter, "bytes", where),
                                 json_get_or<bool>(parameter, "split", false, where)});
   }
   for (const Json& block : array_member(json, "blocks", where)) {
     trace.blocks.push_back(block_from_json(block, trace, where));
   }
-  for (const Json& wire : array_member(json, "wires", where)) trace.wires.push_back(wire_from_json(wire, trace, where));
+  for (const Json& wire : array_member(json, "wires", where))
+    trace.wires.push_back(wire_from_json(wire, trace, where));
   check_trace(trace, where);
   if (json.contains("tree")) require_sums(trace_tree(trace), json["tree"], where);
   return trace;

@@ -1,9 +1,10 @@
-// What a model costs, as plain data: blocks with their work and memory, wires with their bytes, parameters with who shares them.
-// The partitioner and the planner know nothing else of a model. Nothing here touches a tensor; docs/formats/trace.md describes
-// the file.
+// What a model costs, as plain data: blocks with their work and memory, wires with their bytes,
+// parameters with who shares them. The partitioner and the planner know nothing else of a model.
+// Nothing here touches a tensor; docs/formats/trace.md describes the file.
 //
-// All amounts are for one microbatch on one device. Bytes of a parameter are those of its value in the compute dtype; gradients
-// and optimizer state follow from the layout and are the planner's business.
+// All amounts are for one microbatch on one device. Bytes of a parameter are those of its value in
+// the compute dtype; gradients and optimizer state follow from the layout and are the planner's
+// business.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,26 +21,32 @@ struct TraceParameter {
 };
 
 struct TraceBlock {
-  std::string name = {};                                            // dotted path: "decoder.3"
-  std::vector<int> parameters = {};                                 // indices into Trace::parameters, ascending
+  std::string name = {};             // dotted path: "decoder.3"
+  std::vector<int> parameters = {};  // indices into Trace::parameters, ascending
   double forward_s = 0.0, input_grad_s = 0.0, weight_grad_s = 0.0;  // 0 until timed
   double forward_flops = 0.0, input_grad_flops = 0.0, weight_grad_flops = 0.0;
-  // What a forward leaves behind until its backward: the outputs and all that is saved between, but not the wires it reads.
+  // What a forward leaves behind until its backward: the outputs and all that is saved between, but
+  // not the wires it reads.
   int64_t activation_bytes = 0;
   int64_t resident_bytes = 0;  // held for good whatever the batch: index shards, stored embeddings
-  bool recompute = false;      // runs forward once more before its backward, and keeps only its outputs
-  // Under tensor parallelism: the shares of work and of activations that its ranks divide among them (each repeats the rest), and what is
-  // summed over them in a forward and in its backward: number of all-reduces, bytes of their tensors.
+  bool recompute = false;  // runs forward once more before its backward, and keeps only its outputs
+  // Under tensor parallelism: the shares of work and of activations that its ranks divide among
+  // them (each repeats the rest), and what is summed over them in a forward and in its backward:
+  // number of all-reduces, bytes of their tensors.
   double split_work = 0.0, split_activations = 0.0;
   int64_t forward_sums = 0, forward_sum_bytes = 0, backward_sums = 0, backward_sum_bytes = 0;
-  // Token slices: how many rows an input has here, where the block may run on consecutive runs of them (0: it may not), and the share of its
-  // work that compares rows with earlier ones of their sequence, so that later slices have more of it.
+  // Token slices: how many rows an input has here, where the block may run on consecutive runs of
+  // them (0: it may not), and the share of its work that compares rows with earlier ones of their
+  // sequence, so that later slices have more of it.
   int64_t rows = 0;
   double pair_work = 0.0;
   bool operator==(const TraceBlock&) const = default;
 };
 
-enum class Sharing { kInput, kDocument };  // one value per training input | per document slot, equal where documents are
+enum class Sharing {
+  kInput,
+  kDocument
+};  // one value per training input | per document slot, equal where documents are
 
 struct TraceWire {
   std::string name = {};
@@ -60,12 +67,13 @@ struct Trace {
   double inputs = 1.0;     // training inputs in a microbatch
   bool timed = false;      // the seconds were measured (or derived); otherwise only FLOPs are known
   std::vector<TraceParameter> parameters = {};
-  std::vector<TraceBlock> blocks = {};  // in an order in which each wire is written before it is read
+  std::vector<TraceBlock> blocks =
+      {};  // in an order in which each wire is written before it is read
   std::vector<TraceWire> wires = {};
 };
 
-// A module of the block tree, by dotted path: "encoder.0" lies in "encoder" lies in "" (the whole). Sums of a module equal those
-// of its children. A parameter counts at the first block that has it.
+// A module of the block tree, by dotted path: "encoder.0" lies in "encoder" lies in "" (the whole).
+// Sums of a module equal those of its children. A parameter counts at the first block that has it.
 struct TraceNode {
   std::string path = {};
   std::vector<int> blocks = {};          // all below, ascending
@@ -74,12 +82,13 @@ struct TraceNode {
   double forward_s = 0.0, input_grad_s = 0.0, weight_grad_s = 0.0, flops = 0.0;
 };
 
-// Throws DataError, saying where, unless: names are unique and not empty; indices are in range; amounts are finite and not
-// negative; every wire has a producer before all its readers; ratios lie in (0, 1].
+// Throws DataError, saying where, unless: names are unique and not empty; indices are in range;
+// amounts are finite and not negative; every wire has a producer before all its readers; ratios lie
+// in (0, 1].
 void check_trace(const Trace& trace, const std::string& where);
 
-// The whole model; its path is "". A module that is also a block (both "encoder" and "encoder.0" are) keeps that block as a child
-// of its own path.
+// The whole model; its path is "". A module that is also a block (both "encoder" and "encoder.0"
+// are) keeps that block as a child of its own path.
 TraceNode trace_tree(const Trace& trace);
 
 // Seconds from FLOPs, at a device that reaches flops_per_s. Replaces measured ones.
@@ -89,7 +98,8 @@ void set_times(Trace& trace, double flops_per_s);
 double backward_s(const TraceBlock& block);
 double step_s(const TraceBlock& block);  // forward and backward
 
-// With the tree's sums, for people; from_json checks the trace and that these sums agree with the blocks (to 1e-9 relative).
+// With the tree's sums, for people; from_json checks the trace and that these sums agree with the
+// blocks (to 1e-9 relative).
 Json to_json(const Trace& trace);
 Trace trace_from_json(const Json& json, const std::string& where);
 

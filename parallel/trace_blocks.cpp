@@ -68,7 +68,8 @@ Measured measure(const BlockList& blocks, ParameterStore& store, at::ScalarType 
     if (executor.wants_grad(name) && at::isFloatingType(shapes.at(name).dtype))
       gradients[name] = at::ones(shapes.at(name).sizes, shapes.at(name).dtype);
   }
-  // The fastest of a few, part by part: what else runs on the machine can only add. The first warms up.
+  // The fastest of a few, part by part: what else runs on the machine can only add. The first warms
+  // up.
   std::optional<Measured> best;
   for (int t = 0; t < 6; ++t) {
     Measured m;
@@ -90,7 +91,8 @@ Measured measure(const BlockList& blocks, ParameterStore& store, at::ScalarType 
     m.weight_grad_s = now_s() - start;
     if (t == 0) continue;
     if (!best) best = m;
-    for (double Measured::*field : {&Measured::forward_s, &Measured::input_grad_s, &Measured::weight_grad_s})
+    for (double Measured::*field :
+         {&Measured::forward_s, &Measured::input_grad_s, &Measured::weight_grad_s})
       (*best).*field = std::min((*best).*field, m.*field);
   }
   return *best;
@@ -126,11 +128,12 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     row.forward_flops = row.input_grad_flops = row.weight_grad_flops = block.forward_flops(pass);
     if (block.by_rows() && !outputs.empty() && !outputs[0].sizes.empty()) {
       row.rows = std::llround(static_cast<double>(outputs[0].sizes[0]) / options.inputs);
-      // What is not rows times matrices is attention. Where the block reads documents, their part is
-      // in it, though later rows do not have more of that: later slices then look a little longer
-      // than they are.
+      // What is not rows times matrices is attention. Where the block reads documents, their part
+      // is in it, though later rows do not have more of that: later slices then look a little
+      // longer than they are.
       if (row.forward_flops > 0)
-        row.pair_work = std::clamp(1.0 - block.Block::forward_flops(pass) / row.forward_flops, 0.0, 1.0);
+        row.pair_work =
+            std::clamp(1.0 - block.Block::forward_flops(pass) / row.forward_flops, 0.0, 1.0);
     }
     int64_t output_bytes = 0;
     for (const WireShape& out : outputs) output_bytes += bytes_of(out);

@@ -4,9 +4,14 @@
 
 namespace contexture::retriever {
 
-Documents::Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const model::ModelConfig& config, int64_t max_tokens,
-                     data::BadRecords& bad, std::shared_ptr<const TextReader> reader)
-    : corpus_(&corpus), tokenizer_(&tokenizer), config_(config), max_tokens_(max_tokens), reader_(std::move(reader)) {
+Documents::Documents(Corpus& corpus, const data::Tokenizer& tokenizer,
+                     const model::ModelConfig& config, int64_t max_tokens, data::BadRecords& bad,
+                     std::shared_ptr<const TextReader> reader)
+    : corpus_(&corpus),
+      tokenizer_(&tokenizer),
+      config_(config),
+      max_tokens_(max_tokens),
+      reader_(std::move(reader)) {
   const int side = static_cast<int>(config.image_size);
   data::ImageCache::Options options;
   options.height = options.width = side;
@@ -21,10 +26,13 @@ Documents::Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const mod
       sequences_.push_back({{}, nullptr, static_cast<uint64_t>(row) + 1});
       set_text(sequences_.back(), corpus.document(row).title, corpus.document(row).text);
     }
-    CONTEXTURE_DATA_REQUIRE(!sequences_.back().tokens.empty() || sequences_.back().patches, "document ",
-                            corpus.document(row).id, " is empty: it has no title, text or picture");
-    CONTEXTURE_DATA_REQUIRE(!reader_ || !sequences_.back().tokens.empty(), "document ", corpus.document(row).id,
-                            " has no title and no text, and model.text_encoder embeds text alone. Leave it out, or give it a title.");
+    CONTEXTURE_DATA_REQUIRE(!sequences_.back().tokens.empty() || sequences_.back().patches,
+                            "document ", corpus.document(row).id,
+                            " is empty: it has no title, text or picture");
+    CONTEXTURE_DATA_REQUIRE(!reader_ || !sequences_.back().tokens.empty(), "document ",
+                            corpus.document(row).id,
+                            " has no title and no text, and model.text_encoder embeds text alone. "
+                            "Leave it out, or give it a title.");
   }
 }
 
@@ -40,7 +48,8 @@ model::Sequence Documents::make(int64_t row) {
   return s;
 }
 
-void Documents::set_text(model::Sequence& sequence, const std::string& title, const std::string& text) const {
+void Documents::set_text(model::Sequence& sequence, const std::string& title,
+                         const std::string& text) const {
   std::vector<int32_t>& tokens = sequence.tokens;
   tokens.clear();
   if (!title.empty()) {

@@ -1,4 +1,5 @@
-// The corpus as the model reads it: every document tokenised and its picture cut into patches, once.
+// The corpus as the model reads it: every document tokenised and its picture cut into patches,
+// once.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,15 +12,17 @@
 
 namespace contexture::retriever {
 
-// A document's sequence: [picture patches] title <sep> text, cut to max_tokens pieces. key: the document's row + 1. words: title and
-// text as a published encoder reads them, where there is one.
+// A document's sequence: [picture patches] title <sep> text, cut to max_tokens pieces. key: the
+// document's row + 1. words: title and text as a published encoder reads them, where there is one.
 class Documents {
  public:
-  // Reads and decodes every picture (kept: 3 bytes a pixel and document). Bad pictures go to `bad`; the document then
-  // stays as text. The corpus, the tokenizer and the config must outlive this. reader: of the encoder that embeds documents, if that is
-  // a published one. Throws DataError for a document without anything to read, or to embed.
-  Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const model::ModelConfig& config, int64_t max_tokens,
-            data::BadRecords& bad, std::shared_ptr<const TextReader> reader = nullptr);
+  // Reads and decodes every picture (kept: 3 bytes a pixel and document). Bad pictures go to `bad`;
+  // the document then stays as text. The corpus, the tokenizer and the config must outlive this.
+  // reader: of the encoder that embeds documents, if that is a published one. Throws DataError for
+  // a document without anything to read, or to embed.
+  Documents(Corpus& corpus, const data::Tokenizer& tokenizer, const model::ModelConfig& config,
+            int64_t max_tokens, data::BadRecords& bad,
+            std::shared_ptr<const TextReader> reader = nullptr);
 
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
   const model::Sequence& sequence(int64_t row) const { return sequences_.at(row); }

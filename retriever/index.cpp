@@ -94,14 +94,12 @@ void Index::State::add_ids(std::vector<std::string> fresh) {
     check_id(fresh[i], first + static_cast<int64_t>(i));
     const auto known = find(fresh[i]);
     CONTEXTURE_DATA_REQUIRE(!known, "The index already has the id '", fresh[i], "', at row ",
-                            known.value_or(0),
-                            ", and it is number ", i,
+                            known.value_or(0), ", and it is number ", i,
                             " of those to add. Ids name documents: replace its vector, or use "
                             "another id.");
     const auto [met, is_new] = seen.emplace(fresh[i], i);
     CONTEXTURE_DATA_REQUIRE(is_new, "The id '", fresh[i], "' occurs twice, as number ", met->second,
-                            " and number ", i,
-                            " (from 0). Ids name documents: rename one.");
+                            " and number ", i, " (from 0). Ids name documents: rename one.");
   }
   ids.insert(ids.end(), std::make_move_iterator(fresh.begin()),
              std::make_move_iterator(fresh.end()));

@@ -53,7 +53,8 @@ void check_file(std::string_view bytes, const CardFile& stated, const fs::path& 
       ": it is damaged, or was replaced without its card. Copy both again, or build it again.");
 }
 
-// Nothing to unescape: a quoted line of printable ASCII. Most ids are so, and a million of them are read at every load.
+// Nothing to unescape: a quoted line of printable ASCII. Most ids are so, and a million of them are
+// read at every load.
 bool is_plain_string(std::string_view line) {
   if (line.size() < 2 || line.front() != '"' || line.back() != '"') return false;
   line = line.substr(1, line.size() - 2);

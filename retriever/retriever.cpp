@@ -15,63 +15,92 @@
 namespace contexture::retriever {
 namespace {
 
-std::span<const float> floats(const at::Tensor& t) { return {t.data_ptr<float>(), static_cast<size_t>(t.numel())}; }
+std::span<const float> floats(const at::Tensor& t) {
+  return {t.data_ptr<float>(), static_cast<size_t>(t.numel())};
+}
 
 at::Tensor to_float(const at::Tensor& t) { return t.to(at::kCPU, at::kFloat).contiguous(); }
 
 }  // namespace
 
 void RetrieverConfig::validate() const {
-  CONTEXTURE_USAGE_REQUIRE(documents >= 0, "retriever.documents=", documents, " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(refresh_every >= 0, "retriever.refresh_every=", refresh_every, " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(refresh_every == 0 || refresh_schedule.empty(), "retriever.refresh_every=", refresh_every,
-                           " and retriever.refresh_schedule=", refresh_schedule, " both say when. Keep one.");
+  CONTEXTURE_USAGE_REQUIRE(documents >= 0, "retriever.documents=", documents,
+                           " must not be negative.");
+  CONTEXTURE_USAGE_REQUIRE(refresh_every >= 0, "retriever.refresh_every=", refresh_every,
+                           " must not be negative.");
+  CONTEXTURE_USAGE_REQUIRE(
+      refresh_every == 0 || refresh_schedule.empty(), "retriever.refresh_every=", refresh_every,
+      " and retriever.refresh_schedule=", refresh_schedule, " both say when. Keep one.");
   const int64_t shortest = schedule().shortest();
-  CONTEXTURE_USAGE_REQUIRE(refresh_lag >= 0 && (refresh_lag == 0 || refresh_lag <= shortest), "retriever.refresh_lag=",
-                           refresh_lag, " must lie between 0 and the steps between two refreshes, ", shortest,
+  CONTEXTURE_USAGE_REQUIRE(refresh_lag >= 0 && (refresh_lag == 0 || refresh_lag <= shortest),
+                           "retriever.refresh_lag=", refresh_lag,
+                           " must lie between 0 and the steps between two refreshes, ", shortest,
                            ": one refresh must be swapped in before the next starts.");
-  CONTEXTURE_USAGE_REQUIRE(partial_every >= 0 && partial_documents >= 0 && (partial_every > 0) == (partial_documents > 0),
-                           "retriever.partial_every=", partial_every, " and retriever.partial_documents=", partial_documents,
+  CONTEXTURE_USAGE_REQUIRE(partial_every >= 0 && partial_documents >= 0 &&
+                               (partial_every > 0) == (partial_documents > 0),
+                           "retriever.partial_every=", partial_every,
+                           " and retriever.partial_documents=", partial_documents,
                            " go together: set both, or neither.");
-  CONTEXTURE_USAGE_REQUIRE(partial_every == 0 || refresh_lag == 0, "retriever.partial_every=", partial_every, " and retriever.refresh_lag=",
-                           refresh_lag, ": a late refresh would put older vectors over newer ones. Set one of them to 0.");
-  CONTEXTURE_USAGE_REQUIRE(overretrieve == 0 || overretrieve >= documents, "retriever.overretrieve=", overretrieve,
-                           " is less than retriever.documents=", documents, ". Raise it, or set it to 0.");
+  CONTEXTURE_USAGE_REQUIRE(
+      partial_every == 0 || refresh_lag == 0, "retriever.partial_every=", partial_every,
+      " and retriever.refresh_lag=", refresh_lag,
+      ": a late refresh would put older vectors over newer ones. Set one of them to 0.");
+  CONTEXTURE_USAGE_REQUIRE(
+      overretrieve == 0 || overretrieve >= documents, "retriever.overretrieve=", overretrieve,
+      " is less than retriever.documents=", documents, ". Raise it, or set it to 0.");
   const std::vector<std::string>& computed = model::ObjectiveOptions::names();
   std::vector<std::string> known{"reader", "attentive", "contrastive"};
   known.insert(known.end(), computed.begin(), computed.end());
   for (const auto& [name, value] : objectives) {
-    CONTEXTURE_USAGE_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), "retriever.objectives names '", name,
-                             "', which is no objective.", did_you_mean_hint(name, known));
-    CONTEXTURE_USAGE_REQUIRE(value >= 0, "retriever.objectives.", name, "=", value, " must not be negative.");
+    CONTEXTURE_USAGE_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(),
+                             "retriever.objectives names '", name, "', which is no objective.",
+                             did_you_mean_hint(name, known));
+    CONTEXTURE_USAGE_REQUIRE(value >= 0, "retriever.objectives.", name, "=", value,
+                             " must not be negative.");
     const bool reads = std::find(computed.begin(), computed.end(), name) != computed.end();
-    CONTEXTURE_USAGE_REQUIRE(!reads || value == 0 || documents > 0, "retriever.objectives.", name, "=", value,
+    CONTEXTURE_USAGE_REQUIRE(!reads || value == 0 || documents > 0, "retriever.objectives.", name,
+                             "=", value,
                              " is about retrieved documents, but retriever.documents=0.");
     const bool distils = name == "emdr2" || name == "pdist" || name == "loop" || name == "adist";
-    CONTEXTURE_USAGE_REQUIRE(!distils || value == 0 || !frozen, "retriever.objectives.", name, "=", value,
-                             " trains nothing but the retriever, and retriever.frozen=true. Drop one.");
+    CONTEXTURE_USAGE_REQUIRE(
+        !distils || value == 0 || !frozen, "retriever.objectives.", name, "=", value,
+        " trains nothing but the retriever, and retriever.frozen=true. Drop one.");
   }
   for (const char* name : {"attentive", "adist"}) {
-    CONTEXTURE_USAGE_REQUIRE(weight(name) == 0 || weight("reader") > 0, "retriever.objectives.", name, "=", weight(name),
-                             " is about the reader of all documents at once, which has no weight here (rag_sequence, rag_token and "
-                             "realm read one at a time). Set retriever.objectives.reader=1, or drop ", name, ".");
+    CONTEXTURE_USAGE_REQUIRE(
+        weight(name) == 0 || weight("reader") > 0, "retriever.objectives.", name, "=", weight(name),
+        " is about the reader of all documents at once, which has no weight here (rag_sequence, "
+        "rag_token and "
+        "realm read one at a time). Set retriever.objectives.reader=1, or drop ",
+        name, ".");
   }
-  CONTEXTURE_USAGE_REQUIRE(weight("reader") + weight("rag_sequence") + weight("rag_token") + weight("realm") + weight("contrastive") > 0,
-                           "retriever.objectives train neither a reader nor, by contrast, a retriever. Give one of reader, rag_sequence, "
+  CONTEXTURE_USAGE_REQUIRE(weight("reader") + weight("rag_sequence") + weight("rag_token") +
+                                   weight("realm") + weight("contrastive") >
+                               0,
+                           "retriever.objectives train neither a reader nor, by contrast, a "
+                           "retriever. Give one of reader, rag_sequence, "
                            "rag_token, realm or contrastive a weight.");
-  CONTEXTURE_USAGE_REQUIRE(hard_negatives >= 0 && (hard_negatives == 0 || documents > 0), "retriever.hard_negatives=", hard_negatives,
-                           " must not be negative, and needs retriever.documents above 0: they come with the documents' search.");
-  CONTEXTURE_USAGE_REQUIRE(false_negatives == "gold" || false_negatives == "answer", "retriever.false_negatives=", false_negatives,
+  CONTEXTURE_USAGE_REQUIRE(hard_negatives >= 0 && (hard_negatives == 0 || documents > 0),
+                           "retriever.hard_negatives=", hard_negatives,
+                           " must not be negative, and needs retriever.documents above 0: they "
+                           "come with the documents' search.");
+  CONTEXTURE_USAGE_REQUIRE(false_negatives == "gold" || false_negatives == "answer",
+                           "retriever.false_negatives=", false_negatives,
                            " is not known. Use gold or answer.");
-  CONTEXTURE_USAGE_REQUIRE(likelihood == "token" || likelihood == "sequence", "retriever.likelihood=", likelihood,
+  CONTEXTURE_USAGE_REQUIRE(likelihood == "token" || likelihood == "sequence",
+                           "retriever.likelihood=", likelihood,
                            " is not known. Use token or sequence.");
-  CONTEXTURE_USAGE_REQUIRE(target_temperature > 0, "retriever.target_temperature=", target_temperature, " must be positive.");
-  CONTEXTURE_USAGE_REQUIRE(kl_reduction == "batchmean" || kl_reduction == "mean", "retriever.kl_reduction=", kl_reduction,
+  CONTEXTURE_USAGE_REQUIRE(target_temperature > 0,
+                           "retriever.target_temperature=", target_temperature,
+                           " must be positive.");
+  CONTEXTURE_USAGE_REQUIRE(kl_reduction == "batchmean" || kl_reduction == "mean",
+                           "retriever.kl_reduction=", kl_reduction,
                            " is not known. Use batchmean or mean.");
 }
 
 RefreshSchedule RetrieverConfig::schedule() const {
-  return refresh_schedule.empty() ? RefreshSchedule::every(refresh_every) : RefreshSchedule::parse(refresh_schedule);
+  return refresh_schedule.empty() ? RefreshSchedule::every(refresh_every)
+                                  : RefreshSchedule::parse(refresh_schedule);
 }
 
 double RetrieverConfig::weight(const std::string& objective) const {
@@ -82,7 +111,8 @@ double RetrieverConfig::weight(const std::string& objective) const {
 
 model::ObjectiveOptions RetrieverConfig::objective_options() const {
   model::ObjectiveOptions options;
-  for (const std::string& name : model::ObjectiveOptions::names()) options.weights[name] = weight(name);
+  for (const std::string& name : model::ObjectiveOptions::names())
+    options.weights[name] = weight(name);
   options.target = {likelihood == "sequence", target_temperature};
   options.kl_mean = kl_reduction == "mean";
   options.trains_retriever = !frozen;
@@ -90,9 +120,15 @@ model::ObjectiveOptions RetrieverConfig::objective_options() const {
   return options;
 }
 
-Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed, const model::Model* whole,
-                     const parallel::Groups& groups, const std::optional<State>& state)
-    : config_(config), documents_(&documents), embed_(std::move(embed)), whole_(whole), groups_(groups), schedule_(config.schedule()) {
+Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed,
+                     const model::Model* whole, const parallel::Groups& groups,
+                     const std::optional<State>& state)
+    : config_(config),
+      documents_(&documents),
+      embed_(std::move(embed)),
+      whole_(whole),
+      groups_(groups),
+      schedule_(config.schedule()) {
   if (counts()) retrieved_U_ = at::zeros({documents.size()}, at::kLong);
   if (!state) {
     install(embed_kept(), 0);
@@ -100,11 +136,14 @@ Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, 
   }
   const Rows mine = kept();
   for (const parallel::RowPieces* pieces : {&state->vectors, &state->pending}) {
-    CONTEXTURE_DATA_REQUIRE(pieces->empty() || pieces->rows() == documents.size(), "The checkpoint holds vectors of ", pieces->rows(),
-                            " documents, data.corpus has ", documents.size(), ". Resume with the corpus that the run began with.");
+    CONTEXTURE_DATA_REQUIRE(pieces->empty() || pieces->rows() == documents.size(),
+                            "The checkpoint holds vectors of ", pieces->rows(),
+                            " documents, data.corpus has ", documents.size(),
+                            ". Resume with the corpus that the run began with.");
   }
   install(state->vectors.slice(mine.begin, mine.end), state->refreshed_at);
-  if (counts() && state->retrieved_U.defined() && state->retrieved_U.numel() == documents.size()) retrieved_U_.copy_(state->retrieved_U);
+  if (counts() && state->retrieved_U.defined() && state->retrieved_U.numel() == documents.size())
+    retrieved_U_.copy_(state->retrieved_U);
   pending_since_ = state->pending_since;
   if (!pending_since_) return;
   std::promise<at::Tensor> done;
@@ -117,7 +156,8 @@ Retriever::~Retriever() {
 }
 
 Retriever::Rows Retriever::embedded() const {
-  const auto [begin, end] = parallel::part_of(documents_->size(), {groups_.dp_rank(), groups_.dp_size()});
+  const auto [begin, end] =
+      parallel::part_of(documents_->size(), {groups_.dp_rank(), groups_.dp_size()});
   return {begin, end};
 }
 
@@ -126,12 +166,14 @@ Retriever::Rows Retriever::kept() const {
   if (!sharded()) return {0, documents_->size()};
   const Rows replica = embedded();
   if (groups_.replica == nullptr) return replica;
-  const auto [begin, end] = parallel::part_of(replica.end - replica.begin, {groups_.replica->rank(), groups_.replica->size()});
+  const auto [begin, end] = parallel::part_of(replica.end - replica.begin,
+                                              {groups_.replica->rank(), groups_.replica->size()});
   return {replica.begin + begin, replica.begin + end};
 }
 
 at::Tensor Retriever::embed_kept() const {
-  // In parts, the same number on all replicas, so that nobody holds many vectors more than he keeps.
+  // In parts, the same number on all replicas, so that nobody holds many vectors more than he
+  // keeps.
   constexpr int64_t kMostAtOnce = 1 << 16;
   const int64_t most = (documents_->size() + groups_.dp_size() - 1) / groups_.dp_size();
   const auto parts = static_cast<int>(std::max<int64_t>(1, (most + kMostAtOnce - 1) / kMostAtOnce));
@@ -141,10 +183,14 @@ at::Tensor Retriever::embed_kept() const {
   for (int p = 0; p < parts; ++p) {
     const auto [begin, end] = parallel::part_of(replica.end - replica.begin, {p, parts});
     std::vector<const model::Sequence*> some;
-    for (int64_t row = replica.begin + begin; row < replica.begin + end; ++row) some.push_back(&documents_->sequence(row));
+    for (int64_t row = replica.begin + begin; row < replica.begin + end; ++row)
+      some.push_back(&documents_->sequence(row));
     const at::Tensor embedded = to_float(embed_(some));
-    const int64_t from = std::max(mine.begin, replica.begin + begin), to = std::max(from, std::min(mine.end, replica.begin + end));
-    vectors.push_back(embedded.narrow(0, std::min(from - replica.begin - begin, embedded.size(0)), to - from).clone());
+    const int64_t from = std::max(mine.begin, replica.begin + begin),
+                  to = std::max(from, std::min(mine.end, replica.begin + end));
+    vectors.push_back(
+        embedded.narrow(0, std::min(from - replica.begin - begin, embedded.size(0)), to - from)
+            .clone());
   }
   fault_point("refresh");
   const at::Tensor all = at::cat(vectors);
@@ -152,8 +198,10 @@ at::Tensor Retriever::embed_kept() const {
 }
 
 at::Tensor Retriever::embed_some(const std::vector<const model::Sequence*>& sequences) const {
-  const auto [begin, end] = parallel::part_of(static_cast<int64_t>(sequences.size()), {groups_.dp_rank(), groups_.dp_size()});
-  return parallel::gather_rows(groups_.dp.get(), to_float(embed_({sequences.begin() + begin, sequences.begin() + end})));
+  const auto [begin, end] = parallel::part_of(static_cast<int64_t>(sequences.size()),
+                                              {groups_.dp_rank(), groups_.dp_size()});
+  return parallel::gather_rows(
+      groups_.dp.get(), to_float(embed_({sequences.begin() + begin, sequences.begin() + end})));
 }
 
 void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
@@ -165,27 +213,34 @@ void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
     options.metric = Metric::kInnerProduct;
     options.search = config_.search;
     std::vector<std::string> ids;
-    for (int64_t row = kept().begin; row < kept().end; ++row) ids.push_back(documents_->corpus().document(row).id);
-    index_ = std::make_unique<Index>(Index::build(options, vectors_UE.size(1), std::move(ids), floats(vectors_UE)));
+    for (int64_t row = kept().begin; row < kept().end; ++row)
+      ids.push_back(documents_->corpus().document(row).id);
+    index_ = std::make_unique<Index>(
+        Index::build(options, vectors_UE.size(1), std::move(ids), floats(vectors_UE)));
   } else {
     index_->rebuild(floats(vectors_UE), "");
   }
-  // Training the index anew on its own decoded vectors would give another index than the one that a checkpoint saw.
+  // Training the index anew on its own decoded vectors would give another index than the one that a
+  // checkpoint saw.
   vectors_UE_ = index_->built_factory() == "Flat" ? at::Tensor() : vectors_UE;
 }
 
-std::optional<std::vector<Ranking>> Retriever::search_all_ranks(const at::Tensor& query_BE, int64_t k) const {
+std::optional<std::vector<Ranking>> Retriever::search_all_ranks(const at::Tensor& query_BE,
+                                                                int64_t k) const {
   const int64_t first = kept().begin;
-  auto found = search_ranks(*groups_.world, query_BE, k, [&](std::span<const float> queries, int64_t most) {
-    std::vector<Ranking> mine = index_->search(queries, most);
-    for (Ranking& ranking : mine) {
-      for (Hit& hit : ranking) hit.row += first;
-    }
-    return mine;
-  });
+  auto found =
+      search_ranks(*groups_.world, query_BE, k, [&](std::span<const float> queries, int64_t most) {
+        std::vector<Ranking> mine = index_->search(queries, most);
+        for (Ranking& ranking : mine) {
+          for (Hit& hit : ranking) hit.row += first;
+        }
+        return mine;
+      });
   if (!found) return found;
   const Corpus& corpus = documents_->corpus();
-  for (Ranking& ranking : *found) keep_best(ranking, k, [&corpus](int64_t row) -> const std::string& { return corpus.document(row).id; });
+  for (Ranking& ranking : *found)
+    keep_best(ranking, k,
+              [&corpus](int64_t row) -> const std::string& { return corpus.document(row).id; });
   return found;
 }
 
@@ -213,20 +268,25 @@ at::Tensor Retriever::stored() const {
   return at::tensor(at::ArrayRef<float>(vectors), at::kFloat).view({index_->size(), index_->dim()});
 }
 
-void Retriever::measured(const std::vector<int64_t>* rows, const at::Tensor& fresh_RE, int64_t steps, const std::function<void()>& change) {
+void Retriever::measured(const std::vector<int64_t>* rows, const at::Tensor& fresh_RE,
+                         int64_t steps, const std::function<void()>& change) {
   if (!holds_index()) return change();
   Staleness found;
   found.steps = steps;
   at::Tensor old_RE = stored();
-  if (rows != nullptr) old_RE = old_RE.index_select(0, at::tensor(at::ArrayRef<int64_t>(*rows), at::kLong));
+  if (rows != nullptr)
+    old_RE = old_RE.index_select(0, at::tensor(at::ArrayRef<int64_t>(*rows), at::kLong));
   // Embeddings have unit length.
-  const at::Tensor cosines = at::tensor({(old_RE.to(at::kDouble) * fresh_RE.to(at::kDouble)).sum().item<double>(),
-                                         static_cast<double>(old_RE.size(0))}, at::kDouble);
+  const at::Tensor cosines =
+      at::tensor({(old_RE.to(at::kDouble) * fresh_RE.to(at::kDouble)).sum().item<double>(),
+                  static_cast<double>(old_RE.size(0))},
+                 at::kDouble);
   if (sharded()) groups_.world->all_reduce(cosines).wait();
   found.cosine = cosines[0].item<double>() / cosines[1].item<double>();
   const int64_t k = std::max<int64_t>(1, config_.documents);
   const bool probe = probe_BE_.defined() && (sharded() || probe_BE_.size(0) > 0);
-  const std::vector<Ranking> before = probe ? search(probe_BE_, std::max(k, config_.overretrieve)) : std::vector<Ranking>();
+  const std::vector<Ranking> before =
+      probe ? search(probe_BE_, std::max(k, config_.overretrieve)) : std::vector<Ranking>();
   change();
   if (probe) found.recall = overlap(before, search(probe_BE_, k));
   staleness_ = found;
@@ -241,7 +301,8 @@ void Retriever::refresh_partly(int64_t step) {
   // The most retrieved first; of equals, the one that stands first in the corpus.
   const at::Tensor order = std::get<1>(retrieved_U_.sort(/*stable=*/true, 0, /*descending=*/true));
   const Rows mine = kept();
-  std::vector<int64_t> rows, places;  // of those kept here, and where they stand among all that are embedded
+  std::vector<int64_t> rows,
+      places;  // of those kept here, and where they stand among all that are embedded
   std::vector<const model::Sequence*> sequences;
   for (int64_t i = 0; i < std::min(config_.partial_documents, order.numel()); ++i) {
     const int64_t row = order.data_ptr<int64_t>()[i];
@@ -254,7 +315,8 @@ void Retriever::refresh_partly(int64_t step) {
   }
   retrieved_U_.zero_();
   if (sequences.empty()) return;
-  const at::Tensor fresh_RE = embed_some(sequences).index_select(0, at::tensor(at::ArrayRef<int64_t>(places), at::kLong));
+  const at::Tensor fresh_RE =
+      embed_some(sequences).index_select(0, at::tensor(at::ArrayRef<int64_t>(places), at::kLong));
   measured(&rows, fresh_RE, step - refreshed_at_, [&] {
     if (!holds_index() || rows.empty()) return;
     if (!vectors_UE_.defined()) return index_->replace(rows, floats(fresh_RE));
@@ -268,8 +330,10 @@ void Retriever::refresh_partly(int64_t step) {
 bool Retriever::after_step(int64_t step) {
   bool changed = false;
   if (pending_since_ && step >= *pending_since_ + config_.refresh_lag) {
-    const at::Tensor fresh = pending_.get();  // waits if the thread is late: the step of the swap is fixed
-    measured(nullptr, fresh, *pending_since_ - refreshed_at_, [&] { install(fresh, *pending_since_); });
+    const at::Tensor fresh =
+        pending_.get();  // waits if the thread is late: the step of the swap is fixed
+    measured(nullptr, fresh, *pending_since_ - refreshed_at_,
+             [&] { install(fresh, *pending_since_); });
     pending_since_.reset();
     pending_ = {};
     snapshot_.reset();
@@ -292,13 +356,15 @@ bool Retriever::after_step(int64_t step) {
     pending_ = done.get_future().share();
     return changed;
   }
-  snapshot_ = std::make_unique<model::Model>(whole_->config(), nullptr, false, whole_->objectives());
+  snapshot_ =
+      std::make_unique<model::Model>(whole_->config(), nullptr, false, whole_->objectives());
   snapshot_->materialise(whole_->dtype(), whole_->device(), 0);
   snapshot_->parameters().copy_values_from(whole_->parameters());
-  pending_ = std::async(std::launch::async, [this, copied = parallel::StreamMark(whole_->device())] {
-               copied.pass();
-               return to_float(snapshot_->embed("doc", documents_->all()));
-             }).share();
+  pending_ =
+      std::async(std::launch::async, [this, copied = parallel::StreamMark(whole_->device())] {
+        copied.pass();
+        return to_float(snapshot_->embed("doc", documents_->all()));
+      }).share();
   return changed;
 }
 
@@ -319,7 +385,8 @@ Retriever::State Retriever::state() const {
   state.pending_since = pending_since_;
   if (pending_since_) state.pending = pieces(pending_.get());
   if (holds_index()) state.vectors = pieces(stored());
-  if (retrieved_U_.defined()) state.retrieved_U = retrieved_U_.clone();  // a save may still read it when counts go on
+  if (retrieved_U_.defined())
+    state.retrieved_U = retrieved_U_.clone();  // a save may still read it when counts go on
   return state;
 }
 

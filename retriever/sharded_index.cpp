@@ -88,8 +88,8 @@ ShardedIndex ShardedIndex::load(const ShardList& list, int64_t begin, int64_t en
 ShardedIndex ShardedIndex::load(const fs::path& path, bool mapped) {
   const ShardList list = ShardList::read(path);
   ShardedIndex all = load(list, 0, static_cast<int64_t>(list.shards.size()), mapped);
-  CONTEXTURE_DATA_REQUIRE(list.count < 0 || all.size() == list.count, path.string(), ": says it has ",
-                          list.count, " documents, its shards have ", all.size(),
+  CONTEXTURE_DATA_REQUIRE(list.count < 0 || all.size() == list.count, path.string(),
+                          ": says it has ", list.count, " documents, its shards have ", all.size(),
                           ". One of them was replaced.");
   return all;
 }
@@ -155,7 +155,8 @@ void build_shards(const IndexOptions& options, int64_t dim, std::vector<std::str
   std::unordered_map<std::string_view, int64_t> seen;
   for (int64_t row = 0; row < n; ++row) {
     const auto [met, is_new] = seen.emplace(ids[static_cast<size_t>(row)], row);
-    CONTEXTURE_DATA_REQUIRE(is_new, twice_message(met->first, concat("row ", met->second), concat("row ", row)));
+    CONTEXTURE_DATA_REQUIRE(
+        is_new, twice_message(met->first, concat("row ", met->second), concat("row ", row)));
   }
   Json names = Json::array();
   for (int64_t shard = 0; shard < num_shards; ++shard) {

@@ -21,8 +21,8 @@ struct ShardList {
 class ShardedIndex {
  public:
   // `path` is one index, or a list of shards (ending in .shards.json). Throws DataError naming the
-  // shard when one is missing, damaged, of another metric, dimension or encoder, or when an id is in
-  // two of them.
+  // shard when one is missing, damaged, of another metric, dimension or encoder, or when an id is
+  // in two of them.
   static ShardedIndex load(const std::filesystem::path& path, bool mapped = false);
   // Shards [begin, end) of a list alone.
   static ShardedIndex load(const ShardList& list, int64_t begin, int64_t end, bool mapped);

@@ -14,13 +14,16 @@ namespace contexture::retriever {
 namespace {
 
 at::Tensor tensor_of(std::span<const float> numbers, int64_t dim) {
-  return at::tensor(at::ArrayRef<float>(numbers.data(), numbers.size()), at::kFloat).view({-1, dim});
+  return at::tensor(at::ArrayRef<float>(numbers.data(), numbers.size()), at::kFloat)
+      .view({-1, dim});
 }
 
-int64_t hash_of(const std::string& id) { return static_cast<int64_t>(std::hash<std::string>()(id)); }
+int64_t hash_of(const std::string& id) {
+  return static_cast<int64_t>(std::hash<std::string>()(id));
+}
 
-// Throws DataError on rank 0 where two ranks hold an id. mine: null on a rank without shards. The ranks exchange hashes, 8 bytes a
-// document, and ids only where hashes meet. Collective.
+// Throws DataError on rank 0 where two ranks hold an id. mine: null on a rank without shards. The
+// ranks exchange hashes, 8 bytes a document, and ids only where hashes meet. Collective.
 void require_distinct_ids(parallel::Communicator& world, const ShardedIndex* mine) {
   const int64_t own = mine == nullptr ? 0 : mine->size();
   at::Tensor hashes = at::empty({own, 1}, at::kLong);
@@ -30,15 +33,19 @@ void require_distinct_ids(parallel::Communicator& world, const ShardedIndex* min
   std::vector<int64_t> some;
   for (int64_t i = 0; i < hashes.numel(); ++i) {
     const int64_t hash = hashes.data_ptr<int64_t>()[i];
-    if (static_cast<int>(static_cast<uint64_t>(hash) % static_cast<uint64_t>(world.size())) == world.rank()) some.push_back(hash);
+    if (static_cast<int>(static_cast<uint64_t>(hash) % static_cast<uint64_t>(world.size())) ==
+        world.rank())
+      some.push_back(hash);
   }
   std::sort(some.begin(), some.end());
   std::vector<int64_t> twice;
   for (size_t i = 1; i < some.size(); ++i) {
     if (some[i] == some[i - 1]) twice.push_back(some[i]);
   }
-  const at::Tensor met = parallel::gather_rows(&world, at::tensor(at::ArrayRef<int64_t>(twice), at::kLong).view({-1, 1}));
-  const std::unordered_set<int64_t> suspect(met.data_ptr<int64_t>(), met.data_ptr<int64_t>() + met.numel());
+  const at::Tensor met = parallel::gather_rows(
+      &world, at::tensor(at::ArrayRef<int64_t>(twice), at::kLong).view({-1, 1}));
+  const std::unordered_set<int64_t> suspect(met.data_ptr<int64_t>(),
+                                            met.data_ptr<int64_t>() + met.numel());
   Json held = Json::array();
   for (int64_t row = 0; !suspect.empty() && row < own; ++row) {
     if (suspect.contains(hash_of(mine->id(row)))) held.push_back({mine->id(row), mine->where(row)});
@@ -48,15 +55,18 @@ void require_distinct_ids(parallel::Communicator& world, const ShardedIndex* min
   std::unordered_map<std::string, std::string> places;
   for (const std::string& text : texts) {
     for (const Json& one : Json::parse(text)) {
-      const auto [before, is_new] = places.emplace(one[0].get<std::string>(), one[1].get<std::string>());
-      CONTEXTURE_DATA_REQUIRE(is_new, twice_message(before->first, before->second, one[1].get<std::string>()));
+      const auto [before, is_new] =
+          places.emplace(one[0].get<std::string>(), one[1].get<std::string>());
+      CONTEXTURE_DATA_REQUIRE(
+          is_new, twice_message(before->first, before->second, one[1].get<std::string>()));
     }
   }
 }
 
 }  // namespace
 
-SpreadIndex SpreadIndex::load(const std::filesystem::path& path, bool mapped, std::shared_ptr<parallel::Communicator> world) {
+SpreadIndex SpreadIndex::load(const std::filesystem::path& path, bool mapped,
+                              std::shared_ptr<parallel::Communicator> world) {
   SpreadIndex out;
   out.world_ = std::move(world);
   if (out.world_ == nullptr) {
@@ -72,13 +82,18 @@ SpreadIndex SpreadIndex::load(const std::filesystem::path& path, bool mapped, st
   const auto [begin, end] = parallel::part_of(shards, {rank, ranks});
   if (begin < end) out.mine_ = ShardedIndex::load(list, begin, end, mapped);
   if (rank == 0 && shards < ranks) {
-    log::warn("{} has {} shards, so {} of {} ranks have nothing to search. Cut it: contexture index merge {} --shards {} --output NAME.shards.json",
-              path.string(), shards, ranks - shards, ranks, path.string(), ranks);
+    log::warn(
+        "{} has {} shards, so {} of {} ranks have nothing to search. Cut it: contexture index "
+        "merge {} --shards {} --output NAME.shards.json",
+        path.string(), shards, ranks - shards, ranks, path.string(), ranks);
   }
   Json about = nullptr;
   if (out.mine_) {
     const IndexOptions& options = out.mine_->options();
-    about = {{"size", out.mine_->size()}, {"dim", out.mine_->dim()}, {"metric", metric_name(options.metric)}, {"encoder", options.encoder_hash}};
+    about = {{"size", out.mine_->size()},
+             {"dim", out.mine_->dim()},
+             {"metric", metric_name(options.metric)},
+             {"encoder", options.encoder_hash}};
   }
   const std::vector<std::string> texts = parallel::gather_texts(out.world_.get(), about.dump());
   Json like = nullptr;
@@ -89,11 +104,13 @@ SpreadIndex SpreadIndex::load(const std::filesystem::path& path, bool mapped, st
     out.size_ += one["size"].get<int64_t>();
     one.erase("size");
     if (like.is_null()) like = one;
-    CONTEXTURE_DATA_REQUIRE(rank != 0 || one == like, path.string(),
-                            ": its shards differ in dimension, metric or encoder. Some belong to another index.");
+    CONTEXTURE_DATA_REQUIRE(
+        rank != 0 || one == like, path.string(),
+        ": its shards differ in dimension, metric or encoder. Some belong to another index.");
   }
-  CONTEXTURE_DATA_REQUIRE(rank != 0 || list.count < 0 || out.size_ == list.count, path.string(), ": says it has ", list.count,
-                          " documents, its shards have ", out.size_, ". One of them was replaced.");
+  CONTEXTURE_DATA_REQUIRE(rank != 0 || list.count < 0 || out.size_ == list.count, path.string(),
+                          ": says it has ", list.count, " documents, its shards have ", out.size_,
+                          ". One of them was replaced.");
   require_distinct_ids(*out.world_, out.mine_ ? &*out.mine_ : nullptr);
   out.dim_ = like["dim"].get<int64_t>();
   out.encoder_hash_ = like["encoder"].get<std::string>();
@@ -104,7 +121,9 @@ void SpreadIndex::set_search(const std::string& parameters) {
   if (mine_) mine_->set_search(parameters);
 }
 
-void SpreadIndex::require_encoder(std::string_view hash) const { retriever::require_encoder(encoder_hash_, hash); }
+void SpreadIndex::require_encoder(std::string_view hash) const {
+  retriever::require_encoder(encoder_hash_, hash);
+}
 
 std::optional<std::vector<float>> SpreadIndex::vector_of(const std::string& id) const {
   std::vector<float> found;
@@ -116,7 +135,8 @@ std::optional<std::vector<float>> SpreadIndex::vector_of(const std::string& id) 
   return std::vector<float>(all.data_ptr<float>(), all.data_ptr<float>() + dim_);
 }
 
-std::optional<std::vector<std::vector<NamedHit>>> SpreadIndex::search_together(std::span<const float> queries, int64_t k) const {
+std::optional<std::vector<std::vector<NamedHit>>> SpreadIndex::search_together(
+    std::span<const float> queries, int64_t k) const {
   std::vector<std::string> ids;  // of what was found here
   std::vector<int64_t> rows;
   const auto search = [&](std::span<const float> all, int64_t most) {
@@ -135,7 +155,8 @@ std::optional<std::vector<std::vector<NamedHit>>> SpreadIndex::search_together(s
   std::unordered_map<int64_t, std::string> names;
   for (const std::string& text : parallel::gather_texts(world_.get(), Json{rows, ids}.dump())) {
     const Json pair = Json::parse(text);
-    for (size_t i = 0; i < pair[0].size(); ++i) names[pair[0][i].get<int64_t>()] = pair[1][i].get<std::string>();
+    for (size_t i = 0; i < pair[0].size(); ++i)
+      names[pair[0][i].get<int64_t>()] = pair[1][i].get<std::string>();
   }
   std::vector<std::vector<NamedHit>> out(found->size());
   for (size_t q = 0; q < found->size(); ++q) {
@@ -145,7 +166,8 @@ std::optional<std::vector<std::vector<NamedHit>>> SpreadIndex::search_together(s
   return out;
 }
 
-std::vector<std::vector<NamedHit>> SpreadIndex::search(std::span<const float> queries, int64_t k) const {
+std::vector<std::vector<NamedHit>> SpreadIndex::search(std::span<const float> queries,
+                                                       int64_t k) const {
   CONTEXTURE_INVARIANT(k >= 1);
   std::vector<std::vector<NamedHit>> out;
   if (world_ == nullptr) {
@@ -158,7 +180,8 @@ std::vector<std::vector<NamedHit>> SpreadIndex::search(std::span<const float> qu
   // Some at a time: every rank holds every rank's hits of these.
   const size_t at_once = 256 * static_cast<size_t>(dim_);
   for (size_t begin = 0; begin < queries.size(); begin += at_once) {
-    auto some = *search_together(queries.subspan(begin, std::min(at_once, queries.size() - begin)), k);
+    auto some =
+        *search_together(queries.subspan(begin, std::min(at_once, queries.size() - begin)), k);
     std::move(some.begin(), some.end(), std::back_inserter(out));
   }
   return out;

@@ -3,7 +3,7 @@
 # private Python environment for the tests that compare with other readers. Whatever is already there is left alone.
 #
 # usage: tools/setup.sh [--no-tests]
-#   --no-tests  without what only the tests use (browser, Python environment)
+#   --no-tests  without what only the tests use (browser, clang-format, Python environment)
 #
 # Downloads are pinned by checksum (tools/wheels.txt and tools/test_requirements.txt) and kept, with LibTorch, in
 # ${XDG_CACHE_HOME:-~/.cache}/contexture.
@@ -28,7 +28,7 @@ packages=(g++ cmake ninja-build ccache unzip python3 python3-venv python3-pip
   libfaiss-dev liblapack-dev libblas-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
   libsentencepiece-dev nlohmann-json3-dev libarchive-dev libcli11-dev libspdlog-dev libfmt-dev libicu-dev
   libgloo-dev libgtest-dev)
-if [ "$tests" = 1 ]; then packages+=(chromium); fi
+if [ "$tests" = 1 ]; then packages+=(chromium clang-format); fi
 
 install_packages() {
   command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || {

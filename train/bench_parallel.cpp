@@ -29,12 +29,14 @@ void reset_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 // Cross-entropy at every row.
 class Loss : public parallel::Block {
  public:
-  Loss(parallel::ParameterStore& store, const model::ModelConfig& config) : Block("loss", {"x.states"}, {"loss"}) {
+  Loss(parallel::ParameterStore& store, const model::ModelConfig& config)
+      : Block("loss", {"x.states"}, {"loss"}) {
     head_ = &use(store, "head", {config.vocab, config.width}, model::fan_in_init(config.width));
   }
   Tensors forward(const Tensors& inputs, const Pass& pass) const override {
     const at::Tensor log_prob_NV = model::ops::linear(inputs[0], head_->value).log_softmax(1);
-    return {-log_prob_NV.gather(1, pass.feed("target").unsqueeze(1)).sum() / pass.feed("loss.tokens").item<double>()};
+    return {-log_prob_NV.gather(1, pass.feed("target").unsqueeze(1)).sum() /
+            pass.feed("loss.tokens").item<double>()};
   }
   std::vector<parallel::WireShape> shapes(const Pass&) const override { return {{{}, at::kFloat}}; }
 
@@ -44,7 +46,9 @@ class Loss : public parallel::Block {
 
 // The transformer and the feeds of this rank's microbatches.
 struct Transformer {
-  Transformer(const ParallelBenchShape& shape, const parallel::ParallelConfig& parallel, const parallel::Groups& groups) : store(groups.tp) {
+  Transformer(const ParallelBenchShape& shape, const parallel::ParallelConfig& parallel,
+              const parallel::Groups& groups)
+      : store(groups.tp) {
     config.vocab = shape.vocab;
     config.width = shape.width;
     config.heads = config.kv_heads = shape.heads;
@@ -53,8 +57,10 @@ struct Transformer {
     config.encoder_layers = shape.layers;
     config.token_shift = false;
     blocks.push_back(std::make_unique<model::Embed>(store, config, "x", ""));
-    for (int64_t i = 0; i < shape.layers; ++i) blocks.push_back(std::make_unique<model::EncoderLayer>(store, config, "x", "layers", i));
-    blocks.push_back(std::make_unique<model::FinalNorm>(store, config, concat("x.h.", shape.layers), "x.states", "norm"));
+    for (int64_t i = 0; i < shape.layers; ++i)
+      blocks.push_back(std::make_unique<model::EncoderLayer>(store, config, "x", "layers", i));
+    blocks.push_back(std::make_unique<model::FinalNorm>(store, config, concat("x.h.", shape.layers),
+                                                        "x.states", "norm"));
     blocks.push_back(std::make_unique<Loss>(store, config));
     parallel::Placement placement = parallel::placement_for(parallel, blocks, groups);
     store.materialise(at::kFloat, at::kCPU, 1, [&](const parallel::Parameter& p) {
@@ -62,12 +68,15 @@ struct Transformer {
     });
     const int64_t mine = shape.batch / groups.dp_size();
     for (int64_t m = 0; m < parallel.microbatches; ++m) {
-      const auto [begin, end] = parallel::part_of(mine, {static_cast<int>(m), static_cast<int>(parallel.microbatches)});
-      feeds.push_back(make_feeds(shape, groups.dp_rank() * mine + begin, groups.dp_rank() * mine + end));
+      const auto [begin, end] =
+          parallel::part_of(mine, {static_cast<int>(m), static_cast<int>(parallel.microbatches)});
+      feeds.push_back(
+          make_feeds(shape, groups.dp_rank() * mine + begin, groups.dp_rank() * mine + end));
     }
     for (const parallel::Feeds& f : feeds) passes.emplace_back(f, /*training=*/true);
     for (const Pass& pass : passes) pass_pointers.push_back(&pass);
-    engine = std::make_unique<parallel::Engine>(parallel, groups, std::move(placement), blocks, store);
+    engine =
+        std::make_unique<parallel::Engine>(parallel, groups, std::move(placement), blocks, store);
   }
 
   parallel::Feeds make_feeds(const ParallelBenchShape& shape, int64_t begin, int64_t end) const {
@@ -102,11 +111,12 @@ struct Transformer {
 double engine_step(Transformer& t, AdamW& optimizer) {
   double loss = 0.0;
   t.engine->sharding().begin_step();
-  t.engine->pipeline().forward_backward(t.pass_pointers, [&](int, const parallel::ForwardPass& forward) {
-    if (!forward.has("loss")) return parallel::WireValues();
-    loss += forward.wire("loss").item<double>();
-    return parallel::WireValues{{"loss", at::ones({}, at::kFloat)}};
-  });
+  t.engine->pipeline().forward_backward(
+      t.pass_pointers, [&](int, const parallel::ForwardPass& forward) {
+        if (!forward.has("loss")) return parallel::WireValues();
+        loss += forward.wire("loss").item<double>();
+        return parallel::WireValues{{"loss", at::ones({}, at::kFloat)}};
+      });
   t.engine->sharding().finish();
   optimizer.clip();
   optimizer.step(1e-3);
@@ -115,8 +125,8 @@ double engine_step(Transformer& t, AdamW& optimizer) {
 
 }  // namespace
 
-Json bench_engine(const ParallelBenchShape& shape, const parallel::ParallelConfig& config, parallel::Groups groups, int64_t warmup,
-                  int64_t steps) {
+Json bench_engine(const ParallelBenchShape& shape, const parallel::ParallelConfig& config,
+                  parallel::Groups groups, int64_t warmup, int64_t steps) {
   const double before_mb = status_mb("VmRSS:");
   reset_peak();
   const auto world = groups.world;
@@ -133,7 +143,8 @@ Json bench_engine(const ParallelBenchShape& shape, const parallel::ParallelConfi
     if (s >= warmup) seconds.push_back(now_s() - start);
     losses.push_back(loss.item<double>());
   }
-  CONTEXTURE_INVARIANT(losses.back() < losses.front(), "the loss did not fall: ", losses.front(), " to ", losses.back());
+  CONTEXTURE_INVARIANT(losses.back() < losses.front(), "the loss did not fall: ", losses.front(),
+                       " to ", losses.back());
   const at::Tensor peak = at::full({1}, status_mb("VmHWM:") - before_mb, at::kDouble);
   at::Tensor peaks = peak;
   if (world) {
@@ -141,7 +152,10 @@ Json bench_engine(const ParallelBenchShape& shape, const parallel::ParallelConfi
     world->all_gather(peaks, peak).wait();
   }
   if (!first) return nullptr;
-  Json out{{"step_s", median(seconds)}, {"loss", losses.back()}, {"parameters", t.store.num_elements()}, {"peak_mb", Json::array()}};
+  Json out{{"step_s", median(seconds)},
+           {"loss", losses.back()},
+           {"parameters", t.store.num_elements()},
+           {"peak_mb", Json::array()}};
   for (int64_t r = 0; r < peaks.size(0); ++r) out["peak_mb"].push_back(peaks[r].item<double>());
   return out;
 }
@@ -149,7 +163,8 @@ Json bench_engine(const ParallelBenchShape& shape, const parallel::ParallelConfi
 Json bench_overhead(const ParallelBenchShape& shape, int64_t warmup, int64_t steps) {
   const parallel::ParallelConfig alone;
   Transformer engine_model(shape, alone, {}), plain_model(shape, alone, {});
-  AdamW engine_optimizer(OptimizerConfig(), *engine_model.engine), plain_optimizer(OptimizerConfig(), *plain_model.engine);
+  AdamW engine_optimizer(OptimizerConfig(), *engine_model.engine),
+      plain_optimizer(OptimizerConfig(), *plain_model.engine);
   const parallel::Executor executor(plain_model.blocks);
   std::vector<double> by_engine, plain;
   for (int64_t s = 0; s < warmup + steps; ++s) {
@@ -158,13 +173,17 @@ Json bench_overhead(const ParallelBenchShape& shape, int64_t warmup, int64_t ste
     if (s >= warmup) by_engine.push_back(now_s() - start);
     start = now_s();
     plain_model.store.zero_grad();
-    executor.backward(executor.forward(plain_model.passes[0], /*grad=*/true), {{"loss", at::ones({}, at::kFloat)}});
-    plain_model.engine->sharding().finish();  // the optimizer's view of the gradients; moves nothing in one process
+    executor.backward(executor.forward(plain_model.passes[0], /*grad=*/true),
+                      {{"loss", at::ones({}, at::kFloat)}});
+    plain_model.engine->sharding()
+        .finish();  // the optimizer's view of the gradients; moves nothing in one process
     plain_optimizer.clip();
     plain_optimizer.step(1e-3);
     if (s >= warmup) plain.push_back(now_s() - start);
   }
-  return {{"engine_s", median(by_engine)}, {"plain_s", median(plain)}, {"ratio", median(by_engine) / median(plain)}};
+  return {{"engine_s", median(by_engine)},
+          {"plain_s", median(plain)},
+          {"ratio", median(by_engine) / median(plain)}};
 }
 
 }  // namespace contexture::train

@@ -1,4 +1,5 @@
-// Everything a run can be told. Declared once: files, --set, --help and the dump in the run folder visit these.
+// Everything a run can be told. Declared once: files, --set, --help and the dump in the run folder
+// visit these.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ struct RunSettings {
     visit("dir", dir, "folder of the run: config, metrics, checkpoints, report");
     visit("seed", seed, "of initialisation, sample order, augmentation and dropout");
     visit("threads", threads, "threads of the tensor operators; 0: all cores");
-    visit("device", device, "cpu, cuda (the GPU of the rank's local number), or auto: cuda where there is a GPU");
+    visit("device", device,
+          "cpu, cuda (the GPU of the rank's local number), or auto: cuda where there is a GPU");
   }
 };
 
@@ -39,7 +41,9 @@ struct TrainingSet {
     visit("path", path, "JSONL file, tar, or brace list of tars, below data.root");
     visit("weight", weight, "share of the mixture; all 0: by number of examples");
     visit("types", types, "only examples of these types; empty: all");
-    visit("spans", spans, "instead of a path: masked sentences of data.corpus, of which salient (names, numbers, dates) or random spans are asked for");
+    visit("spans", spans,
+          "instead of a path: masked sentences of data.corpus, of which salient (names, numbers, "
+          "dates) or random spans are asked for");
   }
 };
 
@@ -74,32 +78,51 @@ struct DataConfig {
   int64_t prefetch = 4;
   template <typename Visitor>
   void for_each(Visitor&& visit) {
-    visit("root", root, "folder of the data; a leading ~ is the home folder, {cache} the XDG cache folder");
+    visit("root", root,
+          "folder of the data; a leading ~ is the home folder, {cache} the XDG cache folder");
     visit("corpus", corpus, "documents, below data.root");
     visit("train", train, "training sets");
-    visit("pairs", pairs, "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below data.root; empty: none");
-    visit("pairs_per_step", pairs_per_step, "picture pairs added to each step's contrastive loss; nothing reads them");
+    visit("pairs", pairs,
+          "JSONL of picture pairs {id, document, queries} for the contrastive loss alone, below "
+          "data.root; empty: none");
+    visit("pairs_per_step", pairs_per_step,
+          "picture pairs added to each step's contrastive loss; nothing reads them");
     visit("pair_kinds", pair_kinds, "only pairs of these kinds; empty: all");
-    visit("inverse_cloze_per_step", inverse_cloze_per_step, "pairs added to each step's contrastive loss: a sentence, and the document it was taken out of");
-    visit("picture_text_per_step", picture_text_per_step, "pairs added to each step's contrastive loss: a document's picture, and its text");
-    visit("patchwork_probability", patchwork_probability, "chance that a picture pair is joined from two: a part of one identity in the other, in both styles alike");
+    visit("inverse_cloze_per_step", inverse_cloze_per_step,
+          "pairs added to each step's contrastive loss: a sentence, and the document it was taken "
+          "out of");
+    visit("picture_text_per_step", picture_text_per_step,
+          "pairs added to each step's contrastive loss: a document's picture, and its text");
+    visit("patchwork_probability", patchwork_probability,
+          "chance that a picture pair is joined from two: a part of one identity in the other, in "
+          "both styles alike");
     visit("dev", dev, "examples to evaluate on while training, below data.root; empty: none");
     visit("test", test, "examples for the final evaluation, below data.root; empty: none");
     visit("tokenizer", tokenizer, "sentencepiece model file; empty: train one into the run folder");
-    visit("tokenizer_text", tokenizer_text, "text that a new tokenizer is trained on, below data.root");
+    visit("tokenizer_text", tokenizer_text,
+          "text that a new tokenizer is trained on, below data.root");
     visit("tokenizer_options", tokenizer_options, "how a new tokenizer is trained");
     visit("bad_records", bad_records, "fail or skip (skipped ones are counted and named)");
     visit("query", query, "what the retriever embeds: picture, text or both");
     visit("max_document_tokens", max_document_tokens, "documents are cut to this many pieces");
     visit("max_question_tokens", max_question_tokens, "questions are cut to this many pieces");
     visit("max_answer_tokens", max_answer_tokens, "answers are cut to this many pieces");
-    visit("group_size", group_size, "examples of a batch that share a gold document, which is then encoded once");
-    visit("assembly", assembly, "which inputs of a batch meet in a microbatch: arrival (as drawn), or grouped (those that read the same documents, which are then encoded once)");
-    visit("window", window, "steps whose examples are sorted by gold document and dealt out anew, so that each step reads fewer different documents; changes the order of samples; 1: off");
-    visit("identity_probability", identity_probability, "chance of a made-up identity: query and document pictures recoloured and mirrored alike");
+    visit("group_size", group_size,
+          "examples of a batch that share a gold document, which is then encoded once");
+    visit("assembly", assembly,
+          "which inputs of a batch meet in a microbatch: arrival (as drawn), or grouped (those "
+          "that read the same documents, which are then encoded once)");
+    visit("window", window,
+          "steps whose examples are sorted by gold document and dealt out anew, so that each step "
+          "reads fewer different documents; changes the order of samples; 1: off");
+    visit(
+        "identity_probability", identity_probability,
+        "chance of a made-up identity: query and document pictures recoloured and mirrored alike");
     visit("augment", augment, "changes to query pictures while training");
-    visit("document_augment", document_augment, "changes to gold documents' pictures while training");
-    visit("counterfactual", counterfactual, "facts of gold documents swapped, and the answers with them");
+    visit("document_augment", document_augment,
+          "changes to gold documents' pictures while training");
+    visit("counterfactual", counterfactual,
+          "facts of gold documents swapped, and the answers with them");
     visit("threads", threads, "loader threads");
     visit("prefetch", prefetch, "steps prepared ahead");
   }
@@ -142,9 +165,13 @@ struct EvalConfig {
     visit("batch_size", batch_size, "examples decoded together");
     visit("documents", documents, "documents read when evaluating; 0: retriever.documents");
     visit("max_new_tokens", max_new_tokens, "longest answer");
-    visit("decoder", decoder, "joint (all documents at once), rag_token, rag_sequence, or auto: what the run's objectives train");
+    visit("decoder", decoder,
+          "joint (all documents at once), rag_token, rag_sequence, or auto: what the run's "
+          "objectives train");
     visit("beams", beams, "hypotheses of the beam search; 1: greedy");
-    visit("thorough", thorough, "rag_sequence: score every answer found under every document; false: only where it was found");
+    visit("thorough", thorough,
+          "rag_sequence: score every answer found under every document; false: only where it was "
+          "found");
     visit("types", types, "only examples of these types; empty: all");
   }
 };
@@ -186,7 +213,7 @@ struct RunConfig {
     visit("eval", eval, "evaluation while training");
     visit("checkpoint", checkpoint, "checkpoints");
   }
-  void validate() const;  // throws UsageError naming keys and values
+  void validate() const;                           // throws UsageError naming keys and values
   eval::GenerateOptions generate_options() const;  // as eval.* says
 };
 

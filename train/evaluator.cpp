@@ -18,8 +18,10 @@ std::string data_uri(const data::Image& image) {
   std::string out = "data:image/png;base64,";
   for (size_t i = 0; i < png.size(); i += 3) {
     uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) word = (word << 8) | (i + j < png.size() ? static_cast<uint32_t>(png[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) out += i + j <= png.size() ? kDigits[(word >> (18 - 6 * j)) & 63] : '=';
+    for (size_t j = 0; j < 3; ++j)
+      word = (word << 8) | (i + j < png.size() ? static_cast<uint32_t>(png[i + j]) : 0);
+    for (size_t j = 0; j < 4; ++j)
+      out += i + j <= png.size() ? kDigits[(word >> (18 - 6 * j)) & 63] : '=';
   }
   return out;
 }
@@ -30,7 +32,8 @@ std::vector<std::string> texts(const std::vector<Answered>& answered) {
   return out;
 }
 
-std::vector<std::vector<std::string>> references(const std::vector<const data::Example*>& examples) {
+std::vector<std::vector<std::string>> references(
+    const std::vector<const data::Example*>& examples) {
   std::vector<std::vector<std::string>> out;
   for (const data::Example* e : examples) out.push_back(e->answers);
   return out;
@@ -60,19 +63,24 @@ std::pair<int64_t, int64_t> Evaluator::part_of_replica(int64_t count) const {
   return parallel::part_of(count, {groups.dp_rank(), groups.dp_size()});
 }
 
-std::vector<retriever::Ranking> Evaluator::rank(const PictureSet& set, const std::vector<const data::Example*>& examples,
+std::vector<retriever::Ranking> Evaluator::rank(const PictureSet& set,
+                                                const std::vector<const data::Example*>& examples,
                                                 int64_t k) const {
   const auto [begin, end] = part_of_replica(static_cast<int64_t>(examples.size()));
   std::vector<PreparedInput> inputs;
   std::vector<const model::Sequence*> queries;
-  for (int64_t i = begin; i < end; ++i) inputs.push_back(session_->encoder().encode(*examples[i], "", set.picture(*examples[i]).get(), 0));
+  for (int64_t i = begin; i < end; ++i)
+    inputs.push_back(
+        session_->encoder().encode(*examples[i], "", set.picture(*examples[i]).get(), 0));
   for (const PreparedInput& input : inputs) queries.push_back(&input.query);
   const at::Tensor found = session_->search(queries, k);
-  return rankings(session_->engine().gather_rows(found.view({end - begin, 2 * k})).view({-1, k, 2}));
+  return rankings(
+      session_->engine().gather_rows(found.view({end - begin, 2 * k})).view({-1, k, 2}));
 }
 
 std::vector<Answered> Evaluator::with_documents(const std::vector<const data::Example*>& examples,
-                                                const std::vector<retriever::Ranking>& rankings, Reading reading) const {
+                                                const std::vector<retriever::Ranking>& rankings,
+                                                Reading reading) const {
   std::vector<Answered> out(examples.size());
   for (size_t i = 0; i < examples.size(); ++i) {
     out[i].example = examples[i];
@@ -104,13 +112,15 @@ std::vector<Answered> Evaluator::with_documents(const std::vector<const data::Ex
   return out;
 }
 
-std::vector<eval::Generated> Evaluator::generate(const PictureSet& set, const std::vector<Answered>& asked, size_t begin,
+std::vector<eval::Generated> Evaluator::generate(const PictureSet& set,
+                                                 const std::vector<Answered>& asked, size_t begin,
                                                  size_t end) const {
   model::Microbatch batch;
   std::map<int64_t, int32_t> place;
   for (size_t i = begin; i < end; ++i) {
     const data::Example& example = *asked[i].example;
-    const PreparedInput prepared = session_->encoder().encode(example, "", set.picture(example).get(), 0);
+    const PreparedInput prepared =
+        session_->encoder().encode(example, "", set.picture(example).get(), 0);
     model::Input input{prepared.query, prepared.prompt, {}, {}};
     for (const int64_t row : asked[i].documents) {
       const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(batch.documents.size()));
@@ -119,26 +129,32 @@ std::vector<eval::Generated> Evaluator::generate(const PictureSet& set, const st
     }
     batch.inputs.push_back(std::move(input));
   }
-  return eval::generate(session_->model(), session_->inference(), batch, config_->generate_options());
+  return eval::generate(session_->model(), session_->inference(), batch,
+                        config_->generate_options());
 }
 
-std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector<const data::Example*>& examples,
+std::vector<Answered> Evaluator::answer(const PictureSet& set,
+                                        const std::vector<const data::Example*>& examples,
                                         Reading reading) const {
   std::vector<retriever::Ranking> rankings;
-  if (reading == Reading::kRetrieved) rankings = rank(set, examples, std::max<int64_t>(documents_read(), 1));
+  if (reading == Reading::kRetrieved)
+    rankings = rank(set, examples, std::max<int64_t>(documents_read(), 1));
   std::vector<Answered> out = with_documents(examples, rankings, reading);
   // Each replica answers some of the batches, which are the same in every layout.
-  const auto size = config_->eval.batch_size, total = static_cast<int64_t>(out.size()), batches = (total + size - 1) / size;
+  const auto size = config_->eval.batch_size, total = static_cast<int64_t>(out.size()),
+             batches = (total + size - 1) / size;
   const auto [first, last] = part_of_replica(batches);
   const int64_t rounds = session_->inference().most(last - first);
   std::vector<eval::Generated> mine;
   for (int64_t b = first; b < first + rounds; ++b) {
-    const int64_t begin = b < last ? b * size : 0;  // beyond its own, again the first, with those who are not done
-    std::vector<eval::Generated> generated =
-        generate(set, out, static_cast<size_t>(begin), static_cast<size_t>(std::min(total, begin + size)));
+    const int64_t begin =
+        b < last ? b * size : 0;  // beyond its own, again the first, with those who are not done
+    std::vector<eval::Generated> generated = generate(
+        set, out, static_cast<size_t>(begin), static_cast<size_t>(std::min(total, begin + size)));
     if (b < last) std::move(generated.begin(), generated.end(), std::back_inserter(mine));
   }
-  std::vector<eval::Generated> all = shared(std::move(mine), out, config_->generate_options().max_new_tokens);
+  std::vector<eval::Generated> all =
+      shared(std::move(mine), out, config_->generate_options().max_new_tokens);
   for (size_t i = 0; i < out.size(); ++i) {
     out[i].generated = std::move(all[i]);
     out[i].answer = session_->encoder().tokenizer().decode(out[i].generated.tokens);
@@ -147,13 +163,17 @@ std::vector<Answered> Evaluator::answer(const PictureSet& set, const std::vector
 }
 
 // What all replicas have generated, one after the other.
-std::vector<eval::Generated> Evaluator::shared(std::vector<eval::Generated> mine, const std::vector<Answered>& asked, int64_t most_tokens) const {
+std::vector<eval::Generated> Evaluator::shared(std::vector<eval::Generated> mine,
+                                               const std::vector<Answered>& asked,
+                                               int64_t most_tokens) const {
   if (session_->engine().groups().dp == nullptr) return mine;
   size_t most_documents = 0;
   for (const Answered& a : asked) most_documents = std::max(most_documents, a.documents.size());
   const auto D = static_cast<int64_t>(most_documents);
-  // A row each: how many tokens, their log-probability, the tokens, and of each document probability and share.
-  const at::Tensor rows = at::zeros({static_cast<int64_t>(mine.size()), 2 + most_tokens + 2 * D}, at::kDouble);
+  // A row each: how many tokens, their log-probability, the tokens, and of each document
+  // probability and share.
+  const at::Tensor rows =
+      at::zeros({static_cast<int64_t>(mine.size()), 2 + most_tokens + 2 * D}, at::kDouble);
   const auto copy = [](const auto& from, double* to) { std::copy(from.begin(), from.end(), to); };
   for (size_t i = 0; i < mine.size(); ++i) {
     double* row = rows.data_ptr<double>() + static_cast<int64_t>(i) * rows.size(1);
@@ -176,14 +196,18 @@ std::vector<eval::Generated> Evaluator::shared(std::vector<eval::Generated> mine
   return out;
 }
 
-Json Evaluator::quick(const PictureSet& set, const std::vector<const data::Example*>& examples) const {
-  const auto gold = eval::score_answers(texts(answer(set, examples, Reading::kGold)), references(examples));
-  const auto retrieved = eval::score_answers(texts(answer(set, examples, Reading::kRetrieved)), references(examples));
+Json Evaluator::quick(const PictureSet& set,
+                      const std::vector<const data::Example*>& examples) const {
+  const auto gold =
+      eval::score_answers(texts(answer(set, examples, Reading::kGold)), references(examples));
+  const auto retrieved =
+      eval::score_answers(texts(answer(set, examples, Reading::kRetrieved)), references(examples));
   std::vector<eval::RankedQuery> queries;
   const auto rankings = rank(set, examples, 20);
   for (size_t i = 0; i < examples.size(); ++i) {
     queries.push_back({{}, examples[i]->documents});
-    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
+    for (const auto& hit : rankings[i])
+      queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
   }
   const auto ranking = eval::score_rankings(queries, {1, 5});
   return {{"n", examples.size()},
@@ -193,10 +217,14 @@ Json Evaluator::quick(const PictureSet& set, const std::vector<const data::Examp
           {"mrr", ranking.mrr}};
 }
 
-Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Example*>& examples, Json* samples) const {
+Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                         Json* samples) const {
   Json out{{"n", examples.size()}};
-  const std::vector<std::pair<Reading, std::string>> readings{{Reading::kRetrieved, "retrieved"}, {Reading::kGold, "gold"},
-                                                              {Reading::kWrong, "wrong"}, {Reading::kClosedBook, "closed_book"}};
+  const std::vector<std::pair<Reading, std::string>> readings{
+      {Reading::kRetrieved, "retrieved"},
+      {Reading::kGold, "gold"},
+      {Reading::kWrong, "wrong"},
+      {Reading::kClosedBook, "closed_book"}};
   std::map<std::string, std::vector<double>> each;
   for (const auto& [reading, name] : readings) {
     const std::vector<Answered> answered = answer(set, examples, reading);
@@ -211,19 +239,23 @@ Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Ex
       by_type[examples[i]->type].first += 100 * scores.em_each[i];
       by_type[examples[i]->type].second += 1;
     }
-    for (const auto& [type, sum] : by_type) out["em_by_type"][type][name] = sum.first / static_cast<double>(sum.second);
+    for (const auto& [type, sum] : by_type)
+      out["em_by_type"][type][name] = sum.first / static_cast<double>(sum.second);
     if (reading != Reading::kRetrieved || samples == nullptr) continue;
     const size_t cards = std::min<size_t>(48, answered.size());
-    for (size_t c = 0; c < cards; ++c) samples->push_back(sample(set, answered[c * answered.size() / cards]));
+    for (size_t c = 0; c < cards; ++c)
+      samples->push_back(sample(set, answered[c * answered.size() / cards]));
   }
-  const eval::Interval gain = eval::bootstrap_difference(each.at("retrieved"), each.at("closed_book"));
+  const eval::Interval gain =
+      eval::bootstrap_difference(each.at("retrieved"), each.at("closed_book"));
   out["intervals"]["gain"] = Json::array({100 * gain.low, 100 * gain.high});
   const auto rankings = rank(set, examples, 20);
   std::vector<eval::RankedQuery> queries;
   std::vector<double> first, five;
   for (size_t i = 0; i < examples.size(); ++i) {
     queries.push_back({{}, examples[i]->documents});
-    for (const auto& hit : rankings[i]) queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
+    for (const auto& hit : rankings[i])
+      queries.back().ranked.push_back(session_->corpus().document(hit.row).id);
     first.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 1));
     five.push_back(eval::hit_at(queries.back().ranked, queries.back().gold, 5));
   }
@@ -236,24 +268,37 @@ Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Ex
 
 Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
   const auto scores = eval::score_answers({a.answer}, {a.example->answers});
-  Json card{{"id", a.example->id}, {"question", a.example->question}, {"answer", a.answer}, {"references", a.example->answers},
-            {"em", scores.em / 100}, {"f1", scores.f1 / 100}, {"gold_ids", a.example->documents}, {"documents", Json::array()}};
+  Json card{{"id", a.example->id},
+            {"question", a.example->question},
+            {"answer", a.answer},
+            {"references", a.example->answers},
+            {"em", scores.em / 100},
+            {"f1", scores.f1 / 100},
+            {"gold_ids", a.example->documents},
+            {"documents", Json::array()}};
   if (const auto picture = set.picture(*a.example)) card["query_image"] = data_uri(*picture);
   for (size_t k = 0; k < a.documents.size(); ++k) {
     const data::Document& document = session_->corpus().document(a.documents[k]);
     const auto& gold = a.example->documents;
-    Json entry{{"id", document.id}, {"title", document.title}, {"text", document.text}, {"score", a.scores[k]},
-               {"probability", a.generated.document_prob[k]}, {"attention", a.generated.document_share[k]},
+    Json entry{{"id", document.id},
+               {"title", document.title},
+               {"text", document.text},
+               {"score", a.scores[k]},
+               {"probability", a.generated.document_prob[k]},
+               {"attention", a.generated.document_share[k]},
                {"is_gold", std::find(gold.begin(), gold.end(), document.id) != gold.end()}};
-    if (const data::Image* picture = session_->documents().picture(a.documents[k])) entry["image"] = data_uri(*picture);
+    if (const data::Image* picture = session_->documents().picture(a.documents[k]))
+      entry["image"] = data_uri(*picture);
     card["documents"].push_back(entry);
   }
   return card;
 }
 
-double Evaluator::edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked,
+double Evaluator::edit_follow(const PictureSet& set,
+                              const std::vector<const data::Example*>& examples, int64_t* asked,
                               Json* shown) const {
-  // One fact type is edited in all documents at a time: every question is about a document with a single change.
+  // One fact type is edited in all documents at a time: every question is about a document with a
+  // single change.
   std::map<std::string, std::vector<const data::Example*>> by_type;
   for (const data::Example* e : examples) {
     if (e->documents.empty()) continue;
@@ -267,7 +312,8 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     std::map<int64_t, std::vector<std::string>> values;  // row -> its present values
     for (const data::Example* e : questions) {
       const int64_t row = session_->corpus().row_of(e->documents[0]);
-      values[row] = session_->corpus().document(row).meta["facts"][type].get<std::vector<std::string>>();
+      values[row] =
+          session_->corpus().document(row).meta["facts"][type].get<std::vector<std::string>>();
       distinct.insert(values[row].begin(), values[row].end());
     }
     const std::vector<std::string> pool(distinct.begin(), distinct.end());
@@ -275,7 +321,9 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
     std::vector<std::pair<int64_t, data::Document>> originals;
     // One card a type, each about another document.
     std::vector<const data::Example*> carded;
-    if (shown != nullptr) carded.push_back(questions[(2 * shown->size() + 1) * questions.size() / (2 * by_type.size())]);
+    if (shown != nullptr)
+      carded.push_back(
+          questions[(2 * shown->size() + 1) * questions.size() / (2 * by_type.size())]);
     const std::vector<Answered> before = answer(set, carded, Reading::kRetrieved);
     for (const auto& [row, old] : values) {
       data::Document document = session_->corpus().document(row);
@@ -310,8 +358,9 @@ double Evaluator::edit_follow(const PictureSet& set, const std::vector<const dat
       followed += follows ? 1 : 0;
       *asked += 1;
       if (before.empty() || a.example != before[0].example) continue;
-      Json card{{"question", a.example->question}, {"fact_before", values.at(row)[0]}, {"fact_after", expected.at(row)[0]},
-                {"answer_before", before[0].answer}, {"answer_after", a.answer}, {"followed", follows}};
+      Json card{{"question", a.example->question},   {"fact_before", values.at(row)[0]},
+                {"fact_after", expected.at(row)[0]}, {"answer_before", before[0].answer},
+                {"answer_after", a.answer},          {"followed", follows}};
       if (const auto picture = set.picture(*a.example)) card["query_image"] = data_uri(*picture);
       shown->push_back(card);
     }

@@ -1,6 +1,8 @@
-// Evaluation on held-out examples: the same questions answered with retrieved documents, with the gold document, with a
-// wrong one, and closed-book; and the index-edit test: a fact of a document is changed, and the answer must follow. The model stays spread
-// as it is: every rank calls the same functions with the same arguments, replicas share the questions out, and all ranks get the results.
+// Evaluation on held-out examples: the same questions answered with retrieved documents, with the
+// gold document, with a wrong one, and closed-book; and the index-edit test: a fact of a document
+// is changed, and the answer must follow. The model stays spread as it is: every rank calls the
+// same functions with the same arguments, replicas share the questions out, and all ranks get the
+// results.
 #pragma once
 #include <optional>
 
@@ -16,7 +18,7 @@ struct Answered {
   const data::Example* example = nullptr;
   std::string answer;
   std::vector<int64_t> documents;  // rows read, in slot order
-  std::vector<double> scores;      // retrieval scores of these (0 where they were given, not retrieved)
+  std::vector<double> scores;  // retrieval scores of these (0 where they were given, not retrieved)
   eval::Generated generated;
 };
 
@@ -28,29 +30,43 @@ class Evaluator {
   // `count` evenly spaced examples of the set (0: all).
   static std::vector<const data::Example*> choose(const PictureSet& set, int64_t count);
 
-  // The best k documents of each example (fewer where the corpus has fewer), best first, by the run's retriever.
-  std::vector<retriever::Ranking> rank(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t k) const;
+  // The best k documents of each example (fewer where the corpus has fewer), best first, by the
+  // run's retriever.
+  std::vector<retriever::Ranking> rank(const PictureSet& set,
+                                       const std::vector<const data::Example*>& examples,
+                                       int64_t k) const;
   int64_t documents_read() const;  // by a question
-  std::vector<Answered> answer(const PictureSet& set, const std::vector<const data::Example*>& examples, Reading reading) const;
+  std::vector<Answered> answer(const PictureSet& set,
+                               const std::vector<const data::Example*>& examples,
+                               Reading reading) const;
 
   // EM, F1 (percent) of answers, recall@1 and @5 and MRR of the retrieval behind them.
   Json quick(const PictureSet& set, const std::vector<const data::Example*>& examples) const;
 
-  // The whole table of summary.json's "held_out", with bootstrap intervals. Fills `samples` with some cards.
-  Json held_out(const PictureSet& set, const std::vector<const data::Example*>& examples, Json* samples) const;
+  // The whole table of summary.json's "held_out", with bootstrap intervals. Fills `samples` with
+  // some cards.
+  Json held_out(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                Json* samples) const;
 
-  // Share (percent) of questions whose answer equals the new value after their document was edited and re-indexed.
-  // Documents and index are restored. Only examples whose document lists facts of the question's type count.
-  // shown: cards of some edits for samples.json (docs/formats/metrics.md); may be null.
-  double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples, int64_t* asked, Json* shown) const;
+  // Share (percent) of questions whose answer equals the new value after their document was edited
+  // and re-indexed. Documents and index are restored. Only examples whose document lists facts of
+  // the question's type count. shown: cards of some edits for samples.json
+  // (docs/formats/metrics.md); may be null.
+  double edit_follow(const PictureSet& set, const std::vector<const data::Example*>& examples,
+                     int64_t* asked, Json* shown) const;
 
  private:
-  std::pair<int64_t, int64_t> part_of_replica(int64_t count) const;  // begin and end of what this one does
+  std::pair<int64_t, int64_t> part_of_replica(
+      int64_t count) const;  // begin and end of what this one does
   // What each question reads, in the order of the examples.
-  std::vector<Answered> with_documents(const std::vector<const data::Example*>& examples, const std::vector<retriever::Ranking>& rankings,
+  std::vector<Answered> with_documents(const std::vector<const data::Example*>& examples,
+                                       const std::vector<retriever::Ranking>& rankings,
                                        Reading reading) const;
-  std::vector<eval::Generated> generate(const PictureSet& set, const std::vector<Answered>& asked, size_t begin, size_t end) const;
-  std::vector<eval::Generated> shared(std::vector<eval::Generated> mine, const std::vector<Answered>& asked, int64_t most_tokens) const;
+  std::vector<eval::Generated> generate(const PictureSet& set, const std::vector<Answered>& asked,
+                                        size_t begin, size_t end) const;
+  std::vector<eval::Generated> shared(std::vector<eval::Generated> mine,
+                                      const std::vector<Answered>& asked,
+                                      int64_t most_tokens) const;
   Json sample(const PictureSet& set, const Answered& answered) const;
   Session* session_;
   const RunConfig* config_;

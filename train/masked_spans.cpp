@@ -7,9 +7,13 @@
 
 namespace contexture::train {
 
-MaskedSpans::MaskedSpans(const std::string& spans, const RunConfig& config, const data::Tokenizer& tokenizer,
-                         const retriever::Documents& documents, const std::set<int64_t>& held_out)
-    : salient_(spans == "salient"), config_(&config), tokenizer_(&tokenizer), documents_(&documents) {
+MaskedSpans::MaskedSpans(const std::string& spans, const RunConfig& config,
+                         const data::Tokenizer& tokenizer, const retriever::Documents& documents,
+                         const std::set<int64_t>& held_out)
+    : salient_(spans == "salient"),
+      config_(&config),
+      tokenizer_(&tokenizer),
+      documents_(&documents) {
   for (int64_t row = 0; row < documents.size(); ++row) {
     if (held_out.count(row) != 0) continue;
     const data::Document& document = documents.corpus().document(row);
@@ -23,18 +27,23 @@ MaskedSpans::MaskedSpans(const std::string& spans, const RunConfig& config, cons
     example.meta["source_document"] = document.id;
     set_.examples.push_back(std::move(example));
   }
-  CONTEXTURE_USAGE_REQUIRE(!set_.examples.empty(), "data.train asks for ", spans, " spans, but no document of ", config.data.corpus,
-                           " has one", held_out.empty() ? "." : " that is not held out by data.dev and data.test.");
+  CONTEXTURE_USAGE_REQUIRE(
+      !set_.examples.empty(), "data.train asks for ", spans, " spans, but no document of ",
+      config.data.corpus, " has one",
+      held_out.empty() ? "." : " that is not held out by data.dev and data.test.");
 }
 
 MaskedSpans::Masked MaskedSpans::draw(int64_t index, Stream& stream) const {
   Masked out{set_.examples.at(static_cast<size_t>(index)), {}};
-  const data::Document& document = documents_->corpus().document(documents_->corpus().row_of(out.example.id));
+  const data::Document& document =
+      documents_->corpus().document(documents_->corpus().row_of(out.example.id));
   const std::vector<std::string> all = data::sentences(document.text);
-  std::vector<std::pair<const std::string*, data::TextSpan>> choices;  // any salient span; of random ones the sentence alone
+  std::vector<std::pair<const std::string*, data::TextSpan>>
+      choices;  // any salient span; of random ones the sentence alone
   for (const std::string& sentence : all) {
     if (salient_) {
-      for (const data::TextSpan& span : data::salient_spans(sentence)) choices.emplace_back(&sentence, span);
+      for (const data::TextSpan& span : data::salient_spans(sentence))
+        choices.emplace_back(&sentence, span);
     } else if (data::words(sentence).size() > 1) {
       choices.emplace_back(&sentence, data::TextSpan{});
     }
@@ -46,11 +55,13 @@ MaskedSpans::Masked MaskedSpans::draw(int64_t index, Stream& stream) const {
   out.example.answers = {sentence->substr(span.begin, span.end - span.begin)};
   std::vector<int32_t> left = tokenizer_->encode(before), right = tokenizer_->encode(after);
   const auto room = static_cast<size_t>(config_->data.max_question_tokens - 1);
-  const size_t on_left = std::min(left.size(), std::max(room / 2, room - std::min(room, right.size())));
+  const size_t on_left =
+      std::min(left.size(), std::max(room / 2, room - std::min(room, right.size())));
   const size_t on_right = std::min(right.size(), room - on_left);
   out.pieces.assign(left.end() - static_cast<std::ptrdiff_t>(on_left), left.end());
   out.pieces.push_back(data::Tokenizer::kMask);
-  out.pieces.insert(out.pieces.end(), right.begin(), right.begin() + static_cast<std::ptrdiff_t>(on_right));
+  out.pieces.insert(out.pieces.end(), right.begin(),
+                    right.begin() + static_cast<std::ptrdiff_t>(on_right));
   return out;
 }
 

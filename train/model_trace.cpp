@@ -26,7 +26,9 @@ std::string precision_name(const RunConfig& config) {
   return dtype == at::kBFloat16 ? "bf16" : "fp32";
 }
 
-bool reads_documents(const parallel::Parameter& matrix) { return matrix.name.ends_with("cross.kv"); }
+bool reads_documents(const parallel::Parameter& matrix) {
+  return matrix.name.ends_with("cross.kv");
+}
 
 // Rows that a matrix of the block multiplies: those of its outputs, but keys and values of
 // documents are made of the documents' rows, and patches are some of a tower's rows.
@@ -69,7 +71,8 @@ void note_matrices(const parallel::Block& block, const parallel::WireShapes& wir
     }
     const auto multiplied = static_cast<double>(rows) * static_cast<double>(p->numel());
     work += multiplied;
-    numbers += static_cast<double>(rows * (p->shape[0] + (embeds || reads_documents(*p) ? 0 : p->shape[1])));
+    numbers += static_cast<double>(
+        rows * (p->shape[0] + (embeds || reads_documents(*p) ? 0 : p->shape[1])));
     if (p->split.dim < 0) continue;
     split_work += multiplied;
     split_numbers += static_cast<double>(rows * p->shape[p->split.dim]);
@@ -120,12 +123,13 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
   const int64_t k = config.retriever.documents,
                 groups = (inputs + config.data.group_size - 1) / config.data.group_size;
   for (int64_t d = 0; d < groups * k; ++d)
-    out.documents.push_back(
-        {text(config.data.max_document_tokens), picture, static_cast<uint64_t>(d), words(config.data.max_document_tokens)});
+    out.documents.push_back({text(config.data.max_document_tokens), picture,
+                             static_cast<uint64_t>(d), words(config.data.max_document_tokens)});
   for (int64_t i = 0; i < inputs; ++i) {
     model::Input& input = out.inputs.emplace_back();
     input.query = {config.data.query == "picture" ? text(0) : text(config.data.max_question_tokens),
-                   config.data.query == "text" ? nullptr : picture, 1, words(config.data.max_question_tokens)};
+                   config.data.query == "text" ? nullptr : picture, 1,
+                   words(config.data.max_question_tokens)};
     input.prompt = {text(config.data.max_question_tokens), picture, 1};
     input.target = text(config.data.max_answer_tokens);
     for (int64_t s = 0; s < k; ++s)
@@ -139,7 +143,8 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
 Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed) {
   if (timed) apply_threads(config.run);  // a block takes as long as in a rank of the run
   const model::Microbatch microbatch = typical_microbatch(config);
-  model::Model model(config.model, nullptr, false, shapes.objectives());  // of its own: blocks are given memory one by one
+  model::Model model(config.model, nullptr, false,
+                     shapes.objectives());  // of its own: blocks are given memory one by one
   parallel::TraceOptions options;
   options.model = concat("width ", config.model.width, ", ", config.model.encoder_layers, " + ",
                          config.model.decoder_layers, " layers, ", config.model.fusion);

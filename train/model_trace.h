@@ -1,4 +1,5 @@
-// What the partitioner and the planner know of a model: its blocks and wires with their costs, for a typical microbatch.
+// What the partitioner and the planner know of a model: its blocks and wires with their costs, for
+// a typical microbatch.
 #pragma once
 #include "parallel/engine.h"
 #include "parallel/partition.h"
@@ -6,20 +7,28 @@
 
 namespace contexture::train {
 
-// A microbatch of a replica as large as the settings allow: questions, documents and answers at their greatest lengths, every
-// input and document with a picture, documents shared by the examples of a group (data.group_size).
+// A microbatch of a replica as large as the settings allow: questions, documents and answers at
+// their greatest lengths, every input and document with a picture, documents shared by the examples
+// of a group (data.group_size).
 model::Microbatch typical_microbatch(const RunConfig& config);
 
-// From shapes alone: FLOPs, bytes of parameters, wires and (estimated) activations; no weights are allocated, so a model of any size
-// takes milliseconds. timed: also runs each kind of block, its weights drawn and freed again, a few times on run.threads threads (which then stay
-// set), and puts in the fastest forward, input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator saw them.
-parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed = false);
+// From shapes alone: FLOPs, bytes of parameters, wires and (estimated) activations; no weights are
+// allocated, so a model of any size takes milliseconds. timed: also runs each kind of block, its
+// weights drawn and freed again, a few times on run.threads threads (which then stay set), and puts
+// in the fastest forward, input gradient and weight gradient, and the bytes that a forward leaves
+// behind as the allocator saw them.
+parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes,
+                            bool timed = false);
 
-// Cuts a trace that has times into num_devices stages, for the run's microbatches, its rule for shared parameters and the links of its
-// cluster: those between nodes if stages lie on different ones, given the mesh's order.
-parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace, const std::string& partitioner, int num_devices);
+// Cuts a trace that has times into num_devices stages, for the run's microbatches, its rule for
+// shared parameters and the links of its cluster: those between nodes if stages lie on different
+// ones, given the mesh's order.
+parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace,
+                             const std::string& partitioner, int num_devices);
 
-// Where a run's blocks go: where parallel.stages says, or parallel.partitioner by name; those that weigh work (exact, linear, tree, pipedream) look at trace_model().
-parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes, const parallel::Groups& groups);
+// Where a run's blocks go: where parallel.stages says, or parallel.partitioner by name; those that
+// weigh work (exact, linear, tree, pipedream) look at trace_model().
+parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes,
+                                 const parallel::Groups& groups);
 
 }  // namespace contexture::train

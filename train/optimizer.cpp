@@ -15,18 +15,24 @@ using parallel::NamedTensors;
 
 void OptimizerConfig::validate() const {
   CONTEXTURE_USAGE_REQUIRE(rate > 0, "optimizer.rate=", rate, " must be positive.");
-  CONTEXTURE_USAGE_REQUIRE(warmup_steps >= 0, "optimizer.warmup_steps=", warmup_steps, " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "optimizer.beta1=", beta1, " and optimizer.beta2=",
-                           beta2, " must lie in [0, 1).");
-  CONTEXTURE_USAGE_REQUIRE(epsilon > 0 && weight_decay >= 0 && max_grad_norm >= 0, "optimizer.epsilon=", epsilon,
-                           " must be positive; weight_decay=", weight_decay, " and max_grad_norm=", max_grad_norm, " not negative.");
+  CONTEXTURE_USAGE_REQUIRE(warmup_steps >= 0, "optimizer.warmup_steps=", warmup_steps,
+                           " must not be negative.");
+  CONTEXTURE_USAGE_REQUIRE(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1,
+                           "optimizer.beta1=", beta1, " and optimizer.beta2=", beta2,
+                           " must lie in [0, 1).");
+  CONTEXTURE_USAGE_REQUIRE(epsilon > 0 && weight_decay >= 0 && max_grad_norm >= 0,
+                           "optimizer.epsilon=", epsilon,
+                           " must be positive; weight_decay=", weight_decay,
+                           " and max_grad_norm=", max_grad_norm, " not negative.");
 }
 
 double rate_at(const OptimizerConfig& config, int64_t step, int64_t steps) {
-  if (step < config.warmup_steps) return config.rate * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
+  if (step < config.warmup_steps)
+    return config.rate * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
   const double span = std::max<double>(1.0, static_cast<double>(steps - config.warmup_steps));
   const double done = std::min(1.0, static_cast<double>(step - config.warmup_steps) / span);
-  return config.rate * (config.final_rate + (1.0 - config.final_rate) * 0.5 * (1.0 + std::cos(std::numbers::pi * done)));
+  return config.rate * (config.final_rate + (1.0 - config.final_rate) * 0.5 *
+                                                (1.0 + std::cos(std::numbers::pi * done)));
 }
 
 namespace {
@@ -43,9 +49,11 @@ void for_each_match(const OptimizerConfig& config, const std::string& name, Visi
 
 void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store) {
   for (const ParameterGroup& group : config.groups) {
-    const bool used = std::any_of(store.all().begin(), store.all().end(),
-                                  [&](const auto& p) { return p->name.find(group.match) != std::string::npos; });
-    CONTEXTURE_USAGE_REQUIRE(used, "optimizer.groups: match=", group.match, " matches no parameter's name.");
+    const bool used = std::any_of(store.all().begin(), store.all().end(), [&](const auto& p) {
+      return p->name.find(group.match) != std::string::npos;
+    });
+    CONTEXTURE_USAGE_REQUIRE(used, "optimizer.groups: match=", group.match,
+                             " matches no parameter's name.");
   }
   for (const auto& p : store.all()) {
     bool frozen = false;
@@ -55,7 +63,8 @@ void apply_groups(const OptimizerConfig& config, parallel::ParameterStore& store
   }
 }
 
-AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine, const std::string& offload) : config_(config), engine_(&engine) {
+AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine, const std::string& offload)
+    : config_(config), engine_(&engine) {
   std::vector<parallel::Shard>& shards = engine.sharding().shards();
   int64_t numbers = 0;
   for (const parallel::Shard& shard : shards) numbers += 3 * shard.value.numel();
@@ -77,7 +86,9 @@ AdamW::AdamW(const OptimizerConfig& config, parallel::Engine& engine, const std:
       master = memory.zeros(n);
       master.copy_(shard.value.detach());
     }
-    slots_.push_back({&shard, master, memory.zeros(n), memory.zeros(n), at::zeros({}, master.options().dtype(at::kFloat).pinned_memory(false)), rate, decay});
+    slots_.push_back({&shard, master, memory.zeros(n), memory.zeros(n),
+                      at::zeros({}, master.options().dtype(at::kFloat).pinned_memory(false)), rate,
+                      decay});
   }
 }
 
@@ -112,13 +123,15 @@ void AdamW::update(const std::vector<Slot*>& slots, double rate, double decay) c
     second.push_back(slot->second);
     counts.push_back(slot->count);
   }
-  at::_fused_adamw_(values, grads, first, second, /*max_exp_avg_sqs=*/{}, counts, rate, config_.beta1, config_.beta2,
-                    config_.weight_decay * decay, config_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  at::_fused_adamw_(values, grads, first, second, /*max_exp_avg_sqs=*/{}, counts, rate,
+                    config_.beta1, config_.beta2, config_.weight_decay * decay, config_.epsilon,
+                    /*amsgrad=*/false, /*maximize=*/false);
 }
 
 void AdamW::step(double rate) {
   const at::NoGradGuard no_grad;
-  // One fused call per distinct (rate, decay): most models have two. From elsewhere parameter by parameter, so that one's gradient at a time is copied.
+  // One fused call per distinct (rate, decay): most models have two. From elsewhere parameter by
+  // parameter, so that one's gradient at a time is copied.
   std::map<std::pair<double, double>, std::vector<Slot*>> together;
   std::vector<at::Tensor> all_counts;
   for (Slot& slot : slots_) all_counts.push_back(slot.count);
@@ -154,10 +167,14 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) cons
     const auto known = slot_of.find(p.get());
     const Slot* slot = known != slot_of.end() ? known->second : nullptr;
     const auto put = [&](NamedTensors& into, const std::string& name, const at::Tensor& part) {
-      const at::Tensor local = slot != nullptr ? engine_->sharding().whole(*slot->shard, part.to(slot->shard->value.device()))
-                               : engine_->owned(*p) ? part : at::Tensor();
+      const at::Tensor local =
+          slot != nullptr
+              ? engine_->sharding().whole(*slot->shard, part.to(slot->shard->value.device()))
+          : engine_->owned(*p) ? part
+                               : at::Tensor();
       const at::Tensor whole = engine_->logical_for_writer(*p, local, wide);
-      if (whole.defined()) into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole.cpu();
+      if (whole.defined())
+        into[name] = copies && whole.is_alias_of(part) ? whole.clone() : whole.cpu();
     };
     put(model, p->name, slot != nullptr ? slot->master : p->value.detach());
     if (!p->trainable) continue;
@@ -170,12 +187,14 @@ void AdamW::save(NamedTensors& model, NamedTensors& optimizer, bool copies) cons
 namespace {
 
 // The named tensor, of the shape wanted; else undefined, and a line in `problems`.
-at::Tensor checked(const NamedTensors& from, const std::string& name, const std::vector<int64_t>& shape, std::string& problems) {
+at::Tensor checked(const NamedTensors& from, const std::string& name,
+                   const std::vector<int64_t>& shape, std::string& problems) {
   const auto it = from.find(name);
   if (it == from.end()) {
     problems += "\n  " + name + " is missing";
   } else if (it->second.sizes() != at::IntArrayRef(shape)) {
-    problems += concat("\n  ", name, " has shape ", it->second.sizes(), ", not ", at::IntArrayRef(shape));
+    problems +=
+        concat("\n  ", name, " has shape ", it->second.sizes(), ", not ", at::IntArrayRef(shape));
   } else {
     return it->second;
   }

@@ -16,23 +16,27 @@ Outcome outcome_of(const RunConfig& given, parallel::Groups groups, int64_t step
   AdamW optimizer(config.optimizer, engine, config.parallel.offload);
   session.start_from_published(optimizer);
   session.make_retriever();
-  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const StepMaker maker(session.config(), session.encoder(), session.documents(),
+                        session.tokenizer(), bad);
   Outcome out;
   for (int64_t s = 0; s < steps; ++s) {
     const Share share = share_of(config, engine.groups());
     PreparedStep step = maker.make(s, prepared_share(config, engine.groups()));
     Lookup lookup = look_up(config, session, step);
     group(config, session, step, lookup);
-    const StepStats stats = forward_backward(config, session.model(), engine, step,
-                                             assemble(config, share, session.documents(), step, lookup));
+    const StepStats stats =
+        forward_backward(config, session.model(), engine, step,
+                         assemble(config, share, session.documents(), step, lookup));
     out.losses.push_back(stats.loss);
     out.contrastive.push_back(stats.contrastive);
     for (const auto& [name, value] : stats.objectives) out.objectives.push_back(value);
     for (const auto& p : session.model().parameters().all()) {
       if (s > 0 || !p->trainable) continue;
       const parallel::Shard* shard = engine.sharding().find(*p);
-      const at::Tensor local = shard != nullptr ? engine.sharding().whole(*shard, shard->grad) : at::Tensor();
-      const at::Tensor whole = engine.logical(*p, local, parallel::wide_dtype(session.model().dtype()));
+      const at::Tensor local =
+          shard != nullptr ? engine.sharding().whole(*shard, shard->grad) : at::Tensor();
+      const at::Tensor whole =
+          engine.logical(*p, local, parallel::wide_dtype(session.model().dtype()));
       if (whole.defined()) out.gradients[p->name] = whole.clone();
     }
     out.grad_norms.push_back(optimizer.clip());
@@ -49,14 +53,16 @@ Outcome outcome_of(const RunConfig& given, parallel::Groups groups, int64_t step
 Difference compare(const Outcome& want, const Outcome& got) {
   Difference out;
   const auto scalars = [&](const std::vector<double>& a, const std::vector<double>& b) {
-    for (size_t s = 0; s < a.size(); ++s) out.loss = std::max(out.loss, std::abs(a[s] - b.at(s)) / std::max(std::abs(a[s]), 1e-9));
+    for (size_t s = 0; s < a.size(); ++s)
+      out.loss = std::max(out.loss, std::abs(a[s] - b.at(s)) / std::max(std::abs(a[s]), 1e-9));
   };
   scalars(want.losses, got.losses);
   scalars(want.contrastive, got.contrastive);
   scalars(want.objectives, got.objectives);
   scalars(want.grad_norms, got.grad_norms);
   double worst = -1.0;
-  const auto tensors = [&](const parallel::NamedTensors& a, const parallel::NamedTensors& b, double& most) {
+  const auto tensors = [&](const parallel::NamedTensors& a, const parallel::NamedTensors& b,
+                           double& most) {
     double largest = 0.0;
     for (const auto& [name, value] : a) largest = std::max(largest, value.norm().item<double>());
     for (const auto& [name, value] : a) {

@@ -140,12 +140,14 @@ parallel::PlannedModel planned_model(const RunConfig& config, const PlanningFact
       model::make_feeds(config.model, typical_microbatch(grouped), dtype, at::kCPU);
   for (const auto& [name, feed] : feeds)
     out.input_bytes += static_cast<double>(feed.nbytes()) / static_cast<double>(group);
-  out.index_bytes = static_cast<double>(facts.documents) *
-                    index_bytes_per_vector(config.retriever.factory, config.model.retrieval_width());
+  out.index_bytes =
+      static_cast<double>(facts.documents) *
+      index_bytes_per_vector(config.retriever.factory, config.model.retrieval_width());
   out.index_sharded = config.retriever.sharded;
   out.search_s = facts.search_s;
-  out.forward_work = forward_work_of(
-      config, facts.documents, static_cast<double>(config.model.retrieval_width()) * out.wide_bytes);
+  out.forward_work =
+      forward_work_of(config, facts.documents,
+                      static_cast<double>(config.model.retrieval_width()) * out.wide_bytes);
   out.order = config.parallel.order;
   out.sequence = config.parallel.sequence;
   out.offload = config.parallel.offload != "device";

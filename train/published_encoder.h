@@ -17,9 +17,8 @@ std::filesystem::path kept_encoder(const std::filesystem::path& run_dir);  // RU
 // SentenceEncoderConfig::read.
 void read_text_encoder(RunConfig& config);
 
-// Writes the folder anew without weights: config.json and the tokenizer's files as they are,
-// pooling
-// (`config`, normalised: that is how a run embeds) as sentence-transformers writes it.
+// Writes the folder anew without weights: config.json and the tokenizer's files as they are, and
+// pooling as sentence-transformers writes it (`config`'s, normalised: that is how a run embeds).
 void write_encoder_folder(const std::filesystem::path& from,
                           const model::SentenceEncoderConfig& config,
                           const std::filesystem::path& to);

@@ -19,25 +19,31 @@ namespace fs = std::filesystem;
 
 void apply_threads(const RunSettings& settings) {
   int64_t threads = settings.threads;
-  if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return;  // the launcher shares the cores out
+  if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr)
+    return;  // the launcher shares the cores out
   if (threads == 0) threads = static_cast<int64_t>(std::thread::hardware_concurrency());
   at::set_num_threads(static_cast<int>(threads));
 }
 
-Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups) : config_(config) {
+Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups)
+    : config_(config) {
   config_.validate();
   const at::Device device = parallel::choose_device(config_.run.device);
-  std::string tokenizer_path = config_.data.tokenizer.empty() ? (fs::path(config_.run.dir) / "tokenizer.model").string()
-                                                              : data_path(config_.data, config_.data.tokenizer);
+  std::string tokenizer_path = config_.data.tokenizer.empty()
+                                   ? (fs::path(config_.run.dir) / "tokenizer.model").string()
+                                   : data_path(config_.data, config_.data.tokenizer);
   if (config_.data.tokenizer.empty() && !fs::exists(tokenizer_path) && groups.rank() == 0) {
     make_folders(config_.run.dir);
-    const auto report = data::Tokenizer::train_from_file(data_path(config_.data, config_.data.tokenizer_text), tokenizer_path,
-                                                         config_.data.tokenizer_options);
-    log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size, report.lines_used, tokenizer_path);
+    const auto report =
+        data::Tokenizer::train_from_file(data_path(config_.data, config_.data.tokenizer_text),
+                                         tokenizer_path, config_.data.tokenizer_options);
+    log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size,
+              report.lines_used, tokenizer_path);
   }
   const fs::path encoder = kept_encoder(config_.run.dir);
   const bool published = !config_.model.text_encoder.empty();
-  if (published && groups.rank() == 0 && parallel::list_checkpoints(fs::path(config_.run.dir) / "checkpoints").empty()) {
+  if (published && groups.rank() == 0 &&
+      parallel::list_checkpoints(fs::path(config_.run.dir) / "checkpoints").empty()) {
     const fs::path from = config_.model.text_encoder;
     const auto shape = model::SentenceEncoderConfig::read(from);
     retriever::TextReader(from, shape);  // refuses a vocabulary that does not fit
@@ -51,23 +57,29 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
     config_.model.validate_split(config_.parallel.tp);
   }
   tokenizer_ = std::make_shared<data::Tokenizer>(tokenizer_path);
-  CONTEXTURE_USAGE_REQUIRE(tokenizer_->vocab_size() == config_.model.vocab, "model.vocab=", config_.model.vocab, " but ",
-                           tokenizer_path, " has ", tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
+  CONTEXTURE_USAGE_REQUIRE(tokenizer_->vocab_size() == config_.model.vocab,
+                           "model.vocab=", config_.model.vocab, " but ", tokenizer_path, " has ",
+                           tokenizer_->vocab_size(), " pieces. Set model.vocab to that.");
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
   model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence,
                                           config_.retriever.objective_options());
   parallel::Placement placement = placement_of(config_, *model_, groups);
-  model_->materialise(precision_of(config_.train.precision, device), device, config_.run.seed, [&](const parallel::Parameter& p) {
-    return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
-  });
+  model_->materialise(precision_of(config_.train.precision, device), device, config_.run.seed,
+                      [&](const parallel::Parameter& p) {
+                        return parallel::Engine::owns(placement, model_->blocks(), p,
+                                                      groups.pp_rank());
+                      });
   apply_groups(config_.optimizer, model_->parameters());
-  engine_ = std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement), model_->blocks(),
-                                               model_->parameters());
+  engine_ =
+      std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement),
+                                         model_->blocks(), model_->parameters());
   inference_ = std::make_unique<parallel::Inference>(*engine_);
   if (config_.parallel.encode_once == "replica") {
-    engine_->pipeline().set_sliced([](const parallel::Block& block) { return !encodes_documents(block); });
+    engine_->pipeline().set_sliced(
+        [](const parallel::Block& block) { return !encodes_documents(block); });
   }
-  documents_ = std::make_unique<retriever::Documents>(corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad, reader);
+  documents_ = std::make_unique<retriever::Documents>(
+      corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad, reader);
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_, reader);
 }
 
@@ -75,15 +87,19 @@ void Session::start_from_published(AdamW& optimizer) {
   if (config_.model.text) optimizer.start_from(published_values(config_.model));
 }
 
-at::Tensor Session::embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences) {
+at::Tensor Session::embed(const std::string& tower,
+                          const std::vector<const model::Sequence*>& sequences) {
   const std::string wire = tower + ".embedding";
-  return model_->embed(tower, sequences, [&](const parallel::Pass& pass) { return inference_->run(pass, {wire}).at(wire); },
-                       [&](int64_t passes) { return inference_->most(passes); });
+  return model_->embed(
+      tower, sequences,
+      [&](const parallel::Pass& pass) { return inference_->run(pass, {wire}).at(wire); },
+      [&](int64_t passes) { return inference_->most(passes); });
 }
 
 at::Tensor Session::search(const std::vector<const model::Sequence*>& queries, int64_t k) {
   const at::Tensor query_BE = embed("query", queries);
-  const at::Tensor found = at::full({static_cast<int64_t>(queries.size()), k, 2}, -1.0, at::kDouble);
+  const at::Tensor found =
+      at::full({static_cast<int64_t>(queries.size()), k, 2}, -1.0, at::kDouble);
   if (retriever_->holds_index()) {
     const int64_t asked = engine_->groups().first_of_replica() ? query_BE.size(0) : 0;
     double* cell = found.data_ptr<double>();
@@ -104,7 +120,8 @@ std::vector<retriever::Ranking> rankings(const at::Tensor& found) {
   const int64_t k = found.size(1);
   const double* cell = found.data_ptr<double>();
   for (retriever::Ranking& ranking : out) {
-    for (int64_t r = 0; r < k && cell[2 * r] >= 0; ++r) ranking.push_back({static_cast<int64_t>(cell[2 * r]), cell[2 * r + 1]});
+    for (int64_t r = 0; r < k && cell[2 * r] >= 0; ++r)
+      ranking.push_back({static_cast<int64_t>(cell[2 * r]), cell[2 * r + 1]});
     cell += 2 * k;
   }
   return out;
@@ -113,13 +130,15 @@ std::vector<retriever::Ranking> rankings(const at::Tensor& found) {
 void Session::make_retriever(const std::optional<retriever::Retriever::State>& state) {
   const parallel::Groups& groups = engine_->groups();
   retriever_ = std::make_unique<retriever::Retriever>(
-      config_.retriever, *documents_, [this](const std::vector<const model::Sequence*>& some) { return embed("doc", some); },
+      config_.retriever, *documents_,
+      [this](const std::vector<const model::Sequence*>& some) { return embed("doc", some); },
       groups.world == nullptr ? model_.get() : nullptr, groups, state);
 }
 
 RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& overrides) {
   const fs::path resolved = run_dir / "config.resolved.json";
-  CONTEXTURE_DATA_REQUIRE(fs::exists(resolved), run_dir.string(), " is no run: config.resolved.json is missing.");
+  CONTEXTURE_DATA_REQUIRE(fs::exists(resolved), run_dir.string(),
+                          " is no run: config.resolved.json is missing.");
   RunConfig config;
   apply_json(config, read_file(resolved), resolved.string());
   config.parallel.dp = 0;
@@ -128,13 +147,14 @@ RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& o
   return config;
 }
 
-std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step, bool with_index,
-                                  parallel::Groups groups) {
+std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step,
+                                  bool with_index, parallel::Groups groups) {
   const fs::path checkpoints = fs::path(settings.run.dir) / "checkpoints";
   const std::vector<int64_t> steps = parallel::list_checkpoints(checkpoints);
   CONTEXTURE_DATA_REQUIRE(!steps.empty(), settings.run.dir, " has no complete checkpoint yet.");
   const int64_t chosen = step < 0 ? steps.back() : step;
-  const parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, chosen), {"model"});
+  const parallel::Checkpoint checkpoint =
+      parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, chosen), {"model"});
   apply_threads(settings.run);
   auto session = std::make_unique<Session>(settings, bad, std::move(groups));
   load_parameters(session->engine(), checkpoint.files.at("model"));
@@ -142,7 +162,8 @@ std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& b
   return session;
 }
 
-void save_retriever(const retriever::Retriever& retriever, bool first, parallel::Checkpoint& checkpoint) {
+void save_retriever(const retriever::Retriever& retriever, bool first,
+                    parallel::Checkpoint& checkpoint) {
   if (!first && !retriever.sharded()) return;
   const retriever::Retriever::State state = retriever.state();
   parallel::NamedTensors& tensors = checkpoint.files["retriever"];

@@ -1,5 +1,5 @@
-// Everything a command needs around a model: tokenizer, corpus, documents, retriever, in the order they depend on each
-// other. Training, evaluation, generation and asking all start here.
+// Everything a command needs around a model: tokenizer, corpus, documents, retriever, in the order
+// they depend on each other. Training, evaluation, generation and asking all start here.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -15,11 +15,12 @@ namespace contexture::train {
 // Owns its parts. Not movable: parts point at each other.
 class Session {
  public:
-  // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer is empty and none is
-  // there), builds the model's shapes and draws its weights. The retriever is built by make_retriever(). With model.text_encoder, a run
-  // without checkpoints takes the folder's files into RUN/encoder (train/published_encoder.h), others read them there; the published
-  // weights are taken by start_from_published().
-  // groups: this rank's communicators; it then holds its part of the model only. A tokenizer is trained by rank 0. The model is on
+  // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer
+  // is empty and none is there), builds the model's shapes and draws its weights. The retriever is
+  // built by make_retriever(). With model.text_encoder, a run without checkpoints takes the
+  // folder's files into RUN/encoder (train/published_encoder.h), others read them there; the
+  // published weights are taken by start_from_published(). groups: this rank's communicators; it
+  // then holds its part of the model only. A tokenizer is trained by rank 0. The model is on
   // run.device (parallel/device.h), which becomes the calling thread's.
   Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
 
@@ -31,8 +32,9 @@ class Session {
 
   // Embeddings of each replica's own queries, on all its ranks. Collective.
   at::Tensor embed(const std::string& tower, const std::vector<const model::Sequence*>& sequences);
-  // The best k documents of each of the replica's own queries, on all its ranks: row (-1: there are fewer) and score, [n, k, 2] fp64.
-  // Collective over the world, also for a replica without queries.
+  // The best k documents of each of the replica's own queries, on all its ranks: row (-1: there are
+  // fewer) and score, [n, k, 2] fp64. Collective over the world, also for a replica without
+  // queries.
   at::Tensor search(const std::vector<const model::Sequence*>& queries, int64_t k);
 
   const RunConfig& config() const { return config_; }
@@ -60,20 +62,25 @@ class Session {
 // What Session::search found, as rankings.
 std::vector<retriever::Ranking> rankings(const at::Tensor& found);
 
-// The settings of a finished or stopped run, with `overrides` ("eval.documents=4") on top; parallel.dp is 0 unless they say
-// otherwise. Throws DataError when the folder is no run.
-RunConfig settings_of(const std::filesystem::path& run_dir, const std::vector<std::string>& overrides);
-// Opens the run for use: the weights of a checkpoint (step -1: the newest complete one), and the corpus indexed anew with these
-// weights, unless with_index is false. groups: each rank then holds its part of the model, in whatever layout it was trained. Throws DataError
-// when there is no checkpoint.
-std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step = -1, bool with_index = true,
+// The settings of a finished or stopped run, with `overrides` ("eval.documents=4") on top;
+// parallel.dp is 0 unless they say otherwise. Throws DataError when the folder is no run.
+RunConfig settings_of(const std::filesystem::path& run_dir,
+                      const std::vector<std::string>& overrides);
+// Opens the run for use: the weights of a checkpoint (step -1: the newest complete one), and the
+// corpus indexed anew with these weights, unless with_index is false. groups: each rank then holds
+// its part of the model, in whatever layout it was trained. Throws DataError when there is no
+// checkpoint.
+std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad,
+                                  int64_t step = -1, bool with_index = true,
                                   parallel::Groups groups = {});
 
 // The retriever's part of a checkpoint, out and in. Out: of this rank's; first: of the world.
-void save_retriever(const retriever::Retriever& retriever, bool first, parallel::Checkpoint& checkpoint);
+void save_retriever(const retriever::Retriever& retriever, bool first,
+                    parallel::Checkpoint& checkpoint);
 retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint);
 
-// Uses run.threads for LibTorch and FAISS, which share one OpenMP pool; 0: as many as the machine has cores, or as OMP_NUM_THREADS says.
+// Uses run.threads for LibTorch and FAISS, which share one OpenMP pool; 0: as many as the machine
+// has cores, or as OMP_NUM_THREADS says.
 void apply_threads(const RunSettings& settings);
 
 }  // namespace contexture::train

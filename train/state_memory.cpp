@@ -15,15 +15,19 @@ namespace {
 at::Tensor mapped(const std::string& folder, int64_t numbers, at::ScalarType type) {
   std::string path = folder + "/optimizer-XXXXXX";
   const int file = mkstemp(path.data());
-  CONTEXTURE_REQUIRE(file >= 0, "parallel.offload=", folder, ": no file can be made there: ", std::strerror(errno), ".");
+  CONTEXTURE_REQUIRE(file >= 0, "parallel.offload=", folder,
+                     ": no file can be made there: ", std::strerror(errno), ".");
   const auto bytes = numbers * static_cast<int64_t>(c10::elementSize(type));
-  // Reserved at once: writing to a mapped page for which the disk has no room would end the process.
+  // Reserved at once: writing to a mapped page for which the disk has no room would end the
+  // process.
   const int error = posix_fallocate(file, 0, bytes);
   close(file);
   at::Tensor out;
-  if (error == 0) out = at::from_file(path, /*shared=*/true, numbers, at::TensorOptions().dtype(type));
+  if (error == 0)
+    out = at::from_file(path, /*shared=*/true, numbers, at::TensorOptions().dtype(type));
   unlink(path.c_str());
-  CONTEXTURE_REQUIRE(error == 0, "parallel.offload=", folder, ": ", bytes, " bytes of optimizer state do not fit there: ", std::strerror(error),
+  CONTEXTURE_REQUIRE(error == 0, "parallel.offload=", folder, ": ", bytes,
+                     " bytes of optimizer state do not fit there: ", std::strerror(error),
                      ". Name another folder.");
   return out;
 }

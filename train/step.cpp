@@ -25,20 +25,24 @@ Share prepared_share(const RunConfig& config, const parallel::Groups& groups) {
 
 namespace {
 
-// The contrastive loss sees each distinct document of the step once: the first microbatch that encodes it receives its
-// gradient, so that the sum is the same however the step is cut. Picture pairs are candidates of their own.
+// The contrastive loss sees each distinct document of the step once: the first microbatch that
+// encodes it receives its gradient, so that the sum is the same however the step is cut. Picture
+// pairs are candidates of their own.
 struct Candidate {
-  int64_t row;       // of the corpus; negative: no document
-  bool pair;         // a pair's picture, perhaps of a made-up identity
+  int64_t row;  // of the corpus; negative: no document
+  bool pair;    // a pair's picture, perhaps of a made-up identity
   size_t microbatch;
-  int64_t index;     // among the microbatch's documents
+  int64_t index;  // among the microbatch's documents
 };
 
 // group: microbatches whose documents the first of them lists.
-std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& rows, const PreparedStep& step, size_t group) {
-  std::map<int64_t, Candidate> read;  // in row order: the order of summation does not depend on the cut
+std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& rows,
+                                     const PreparedStep& step, size_t group) {
+  std::map<int64_t, Candidate>
+      read;  // in row order: the order of summation does not depend on the cut
   for (size_t m = 0; m < rows.size(); ++m) {
-    for (size_t u = 0; u < rows[m].size(); ++u) read.emplace(rows[m][u], Candidate{rows[m][u], false, m, static_cast<int64_t>(u)});
+    for (size_t u = 0; u < rows[m].size(); ++u)
+      read.emplace(rows[m][u], Candidate{rows[m][u], false, m, static_cast<int64_t>(u)});
   }
   std::vector<Candidate> out;
   for (const auto& [row, candidate] : read) out.push_back(candidate);
@@ -54,16 +58,18 @@ std::vector<Candidate> candidates_of(const std::vector<std::vector<int64_t>>& ro
 // Queries of the global batch in microbatch order: each microbatch's inputs, then its pairs.
 struct Query {
   std::vector<int64_t> gold;
-  int64_t pair;   // index of the step's pair, or -1
-  size_t input;   // of the step, where it is no pair
+  int64_t pair;  // index of the step's pair, or -1
+  size_t input;  // of the step, where it is no pair
 };
 
 std::vector<Query> queries_of(const PreparedStep& step, size_t microbatches) {
   std::vector<Query> out;
   for (size_t m = 0; m < microbatches; ++m) {
-    const auto [begin, end] = Share::run(step.inputs.size(), static_cast<int64_t>(m), static_cast<int64_t>(microbatches));
+    const auto [begin, end] =
+        Share::run(step.inputs.size(), static_cast<int64_t>(m), static_cast<int64_t>(microbatches));
     for (size_t i = begin; i < end; ++i) out.push_back({step.inputs[i].gold, -1, i});
-    for (size_t p = m; p < step.pairs.size(); p += microbatches) out.push_back({{step.pairs[p].row}, static_cast<int64_t>(p), 0});
+    for (size_t p = m; p < step.pairs.size(); p += microbatches)
+      out.push_back({{step.pairs[p].row}, static_cast<int64_t>(p), 0});
   }
   return out;
 }
@@ -74,9 +80,14 @@ struct ContrastiveGradients {
   std::vector<at::Tensor> query, doc;  // per microbatch
 };
 
-ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step, const Assembled& assembled, const std::vector<std::vector<int64_t>>& rows,
-                              const std::vector<at::Tensor>& query, const std::vector<at::Tensor>& doc) {
-  const size_t group = config.parallel.encode_once == "replica" ? static_cast<size_t>(config.parallel.microbatches) : 1;
+ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step,
+                              const Assembled& assembled,
+                              const std::vector<std::vector<int64_t>>& rows,
+                              const std::vector<at::Tensor>& query,
+                              const std::vector<at::Tensor>& doc) {
+  const size_t group = config.parallel.encode_once == "replica"
+                           ? static_cast<size_t>(config.parallel.microbatches)
+                           : 1;
   const std::vector<Candidate> candidates = candidates_of(rows, step, group);
   const size_t first_pair = candidates.size() - step.pairs.size();
   std::vector<at::Tensor> picked;
@@ -87,16 +98,20 @@ ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step,
     masked.emplace_back();
     for (size_t c = 0; c < candidates.size(); ++c) {
       const bool same = std::find(q.gold.begin(), q.gold.end(), candidates[c].row) != q.gold.end();
-      const bool positive = q.pair < 0 ? same && !candidates[c].pair : c == first_pair + static_cast<size_t>(q.pair);
+      const bool positive =
+          q.pair < 0 ? same && !candidates[c].pair : c == first_pair + static_cast<size_t>(q.pair);
       if (positive) {
         positives.back().push_back(static_cast<int64_t>(c));
-      } else if (same || (assembled.holds_answer && q.pair < 0 && candidates[c].row >= 0 && assembled.holds_answer(q.input, candidates[c].row))) {
-        masked.back().push_back(static_cast<int64_t>(c));  // the same identity in another guise is no negative
+      } else if (same || (assembled.holds_answer && q.pair < 0 && candidates[c].row >= 0 &&
+                          assembled.holds_answer(q.input, candidates[c].row))) {
+        masked.back().push_back(
+            static_cast<int64_t>(c));  // the same identity in another guise is no negative
       }
     }
   }
-  const auto result = retriever::contrastive(at::cat(query), at::stack(picked), positives, masked, config.model.score_temperature,
-                                             config.retriever.contrastive_weight());
+  const auto result =
+      retriever::contrastive(at::cat(query), at::stack(picked), positives, masked,
+                             config.model.score_temperature, config.retriever.contrastive_weight());
   ContrastiveGradients out;
   out.loss = result.loss;
   int64_t begin = 0;
@@ -106,7 +121,9 @@ ContrastiveGradients contrast(const RunConfig& config, const PreparedStep& step,
     out.doc.push_back(at::zeros_like(doc[m]));
   }
   for (size_t c = 0; c < candidates.size(); ++c) {
-    out.doc[candidates[c].microbatch].select(0, candidates[c].index).copy_(result.doc_grad_UE.select(0, static_cast<int64_t>(c)));
+    out.doc[candidates[c].microbatch]
+        .select(0, candidates[c].index)
+        .copy_(result.doc_grad_UE.select(0, static_cast<int64_t>(c)));
   }
   return out;
 }
@@ -117,23 +134,30 @@ struct Gathered {
   std::vector<at::Tensor> query, doc;
 };
 
-Gathered gather(const parallel::Engine& engine, const Assembled& assembled, const std::vector<at::Tensor>& query,
-                const std::vector<at::Tensor>& doc) {
+Gathered gather(const parallel::Engine& engine, const Assembled& assembled,
+                const std::vector<at::Tensor>& query, const std::vector<at::Tensor>& doc) {
   if (engine.groups().dp == nullptr) return {assembled.rows, query, doc};
   std::vector<int64_t> counts, rows;
   for (size_t m = 0; m < assembled.rows.size(); ++m) {
-    for (const int64_t n : {static_cast<int64_t>(assembled.rows[m].size()), query[m].size(0), doc[m].size(0)}) counts.push_back(n);
+    for (const int64_t n :
+         {static_cast<int64_t>(assembled.rows[m].size()), query[m].size(0), doc[m].size(0)})
+      counts.push_back(n);
     rows.insert(rows.end(), assembled.rows[m].begin(), assembled.rows[m].end());
   }
-  const auto column = [](const std::vector<int64_t>& v) { return at::tensor(at::ArrayRef<int64_t>(v), at::kLong).view({-1, 1}); };
-  const at::Tensor all_counts = engine.gather_rows(column(counts)), all_rows = engine.gather_rows(column(rows));
-  const at::Tensor all_query = engine.gather_rows(at::cat(query)), all_doc = engine.gather_rows(at::cat(doc));
+  const auto column = [](const std::vector<int64_t>& v) {
+    return at::tensor(at::ArrayRef<int64_t>(v), at::kLong).view({-1, 1});
+  };
+  const at::Tensor all_counts = engine.gather_rows(column(counts)),
+                   all_rows = engine.gather_rows(column(rows));
+  const at::Tensor all_query = engine.gather_rows(at::cat(query)),
+                   all_doc = engine.gather_rows(at::cat(doc));
   Gathered out;
   int64_t row = 0, q = 0, d = 0;
   for (int64_t m = 0; m < all_counts.size(0) / 3; ++m) {
     const auto count = [&](int64_t which) { return all_counts[3 * m + which].item<int64_t>(); };
     out.rows.emplace_back();
-    for (int64_t r = 0; r < count(0); ++r) out.rows.back().push_back(all_rows[row + r].item<int64_t>());
+    for (int64_t r = 0; r < count(0); ++r)
+      out.rows.back().push_back(all_rows[row + r].item<int64_t>());
     out.query.push_back(all_query.narrow(0, q, count(1)));
     out.doc.push_back(all_doc.narrow(0, d, count(2)));
     row += count(0);
@@ -154,10 +178,12 @@ int64_t bytes_sent(const parallel::Groups& groups) {
 // Sums of what each rank counted, on every rank. Only one rank counts each thing.
 void sum_stats(const parallel::Engine& engine, StepStats& stats) {
   if (engine.groups().world == nullptr) return;
-  const at::Tensor sums = at::tensor({stats.loss, static_cast<double>(stats.target_tokens), static_cast<double>(stats.rows),
-                                      static_cast<double>(stats.slots), static_cast<double>(stats.distinct),
-                                      static_cast<double>(stats.encoded), static_cast<double>(stats.sent_bytes),
-                                      static_cast<double>(stats.first_hits), stats.flops}, at::kDouble);
+  const at::Tensor sums = at::tensor(
+      {stats.loss, static_cast<double>(stats.target_tokens), static_cast<double>(stats.rows),
+       static_cast<double>(stats.slots), static_cast<double>(stats.distinct),
+       static_cast<double>(stats.encoded), static_cast<double>(stats.sent_bytes),
+       static_cast<double>(stats.first_hits), stats.flops},
+      at::kDouble);
   engine.groups().world->all_reduce(sums).wait();
   const double* s = sums.data_ptr<double>();
   const auto whole = [](double v) { return static_cast<int64_t>(std::llround(v)); };
@@ -172,7 +198,8 @@ void sum_stats(const parallel::Engine& engine, StepStats& stats) {
   stats.flops = s[8];
 }
 
-// Each microbatch's token slices, or the microbatches of a replica that encodes its documents once. Not movable: passes point at the rest.
+// Each microbatch's token slices, or the microbatches of a replica that encodes its documents once.
+// Not movable: passes point at the rest.
 struct Slices {
   std::deque<parallel::Feeds> feeds;
   std::deque<parallel::Slice> slices;
@@ -182,7 +209,8 @@ struct Slices {
   Slices() = default;
   Slices(const Slices&) = delete;
   Slices& operator=(const Slices&) = delete;
-  void cut(const parallel::Feeds& whole, const parallel::Pass& pass, const std::vector<int64_t>& cuts) {
+  void cut(const parallel::Feeds& whole, const parallel::Pass& pass,
+           const std::vector<int64_t>& cuts) {
     const auto memory = std::make_shared<parallel::SliceMemory>();
     of.emplace_back();
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -232,7 +260,8 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
   std::vector<parallel::Feeds> feeds;
   std::vector<parallel::Pass> passes;
   std::vector<const parallel::Pass*> pass_pointers;
-  for (const model::Microbatch& batch : batches) feeds.push_back(model::make_feeds(config.model, batch, model.dtype(), model.device()));
+  for (const model::Microbatch& batch : batches)
+    feeds.push_back(model::make_feeds(config.model, batch, model.dtype(), model.device()));
   passes.reserve(feeds.size());
   for (const parallel::Feeds& f : feeds) {
     passes.emplace_back(f, /*training=*/true, config.run.seed, step.step).device = model.device();
@@ -264,9 +293,11 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
   const bool at_once = contrastive && assembled.share.total() == 1 && groups.pp == nullptr;
   if (contrastive && !at_once) {
     std::vector<at::Tensor> query, doc;
-    const auto embed = [&](const parallel::Pipeline::Passes& which, const std::vector<std::string>& wires) {
+    const auto embed = [&](const parallel::Pipeline::Passes& which,
+                           const std::vector<std::string>& wires) {
       for (parallel::WireValues& values : engine.pipeline().forward(which, wires)) {
-        for (const std::string& wire : wires) (wire == "doc.embedding" ? doc : query).push_back(values.at(wire).cpu());
+        for (const std::string& wire : wires)
+          (wire == "doc.embedding" ? doc : query).push_back(values.at(wire).cpu());
       }
     };
     if (once) {
@@ -291,18 +322,26 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
     }
     if (!contrastive) return out;
     if (at_once) {
-      gradients = contrast(config, step, assembled, assembled.rows, {forward.wire("query.embedding").cpu()}, {forward.wire("doc.embedding").cpu()});
+      gradients =
+          contrast(config, step, assembled, assembled.rows, {forward.wire("query.embedding").cpu()},
+                   {forward.wire("doc.embedding").cpu()});
     }
     const auto scaled = [&](const at::Tensor& gradient) {
-      return parallel::to_device(loss_scale == 1.0 ? gradient : gradient * loss_scale, model.device());
+      return parallel::to_device(loss_scale == 1.0 ? gradient : gradient * loss_scale,
+                                 model.device());
     };
-    if (forward.has("query.embedding")) out["query.embedding"] = scaled(gradients.query.at(assembled.share.first() + m));
-    if (forward.has("doc.embedding")) out["doc.embedding"] = scaled(gradients.doc.at(assembled.share.first() + m));
+    if (forward.has("query.embedding"))
+      out["query.embedding"] = scaled(gradients.query.at(assembled.share.first() + m));
+    if (forward.has("doc.embedding"))
+      out["doc.embedding"] = scaled(gradients.doc.at(assembled.share.first() + m));
     return out;
   };
-  engine.pipeline().set_exact_times(engine.slicer().measuring() || step.step + 1 == config.parallel.timeline_step);
-  engine.pipeline().forward_backward(once ? parallel::Pipeline::Passes{pass_pointers[0]} : pass_pointers, roots, slices.of);
-  if (engine.slicer().measuring()) engine.slicer().observe(engine.pipeline().timeline(), keys_of(feeds));
+  engine.pipeline().set_exact_times(engine.slicer().measuring() ||
+                                    step.step + 1 == config.parallel.timeline_step);
+  engine.pipeline().forward_backward(
+      once ? parallel::Pipeline::Passes{pass_pointers[0]} : pass_pointers, roots, slices.of);
+  if (engine.slicer().measuring())
+    engine.slicer().observe(engine.pipeline().timeline(), keys_of(feeds));
   if (groups.world) groups.world->set_phase("all-reduce");
   engine.sharding().finish();
   stats.loss = loss_sum.item<double>();
@@ -320,22 +359,28 @@ StepStats forward_backward(const RunConfig& config, const model::Model& model,
       }
       stats.encoded += static_cast<int64_t>(assembled.rows[m].size());
       for (const auto& block : model.blocks()) {
-        if (!once || m == 0 || !encodes_documents(*block)) stats.flops += 3 * block->forward_flops(once ? *slices.of[0][m] : passes[m]);
+        if (!once || m == 0 || !encodes_documents(*block))
+          stats.flops += 3 * block->forward_flops(once ? *slices.of[0][m] : passes[m]);
       }
-      for (const model::Input& in : batches[m].inputs) stats.slots += static_cast<int64_t>(in.documents.size());
+      for (const model::Input& in : batches[m].inputs)
+        stats.slots += static_cast<int64_t>(in.documents.size());
     }
     for (size_t i = 0; lookup != nullptr && i < step.inputs.size(); ++i) {
       const auto& gold = step.inputs[i].gold;
       const auto& ranking = lookup->rankings[i];
-      stats.first_hits += !ranking.empty() && std::find(gold.begin(), gold.end(), ranking[0]) != gold.end() ? 1 : 0;
+      stats.first_hits +=
+          !ranking.empty() && std::find(gold.begin(), gold.end(), ranking[0]) != gold.end() ? 1 : 0;
     }
   }
   sum_stats(engine, stats);
-  if (groups.world != nullptr && !objectives.empty()) groups.world->all_reduce(objective_sums).wait();
-  for (size_t o = 0; o < objectives.size(); ++o) stats.objectives[objectives[o]] = objective_sums.data_ptr<double>()[o];
+  if (groups.world != nullptr && !objectives.empty())
+    groups.world->all_reduce(objective_sums).wait();
+  for (size_t o = 0; o < objectives.size(); ++o)
+    stats.objectives[objectives[o]] = objective_sums.data_ptr<double>()[o];
   // Without a reader of all documents at once, the reader's loss is that of the marginals.
   for (const char* name : {"realm", "rag_sequence", "rag_token"}) {
-    if (reader_weight == 0 && stats.objectives.count(name) != 0) stats.loss = stats.objectives.at(name);
+    if (reader_weight == 0 && stats.objectives.count(name) != 0)
+      stats.loss = stats.objectives.at(name);
   }
   stats.contrastive = gradients.loss;
   return stats;

@@ -1,5 +1,6 @@
-// What a step trains on, before retrieval: tokenised questions and answers, augmented query pictures, gold documents
-// as edited for this step. A pure function of (config, seed, step), made on loader threads.
+// What a step trains on, before retrieval: tokenised questions and answers, augmented query
+// pictures, gold documents as edited for this step. A pure function of (config, seed, step), made
+// on loader threads.
 #pragma once
 #include <functional>
 #include <map>
@@ -14,8 +15,8 @@
 
 namespace contexture::train {
 
-// The part of a global batch that a replica reads. The batch is cut into replicas * microbatches runs of inputs, as equal as can
-// be; replica r has the runs from r * microbatches on.
+// The part of a global batch that a replica reads. The batch is cut into replicas * microbatches
+// runs of inputs, as equal as can be; replica r has the runs from r * microbatches on.
 struct Share {
   int64_t replica = 0, replicas = 1, microbatches = 1;
   int64_t total() const { return replicas * microbatches; }
@@ -24,15 +25,18 @@ struct Share {
   static std::pair<size_t, size_t> run(size_t inputs, int64_t m, int64_t total);
   std::pair<size_t, size_t> mine(size_t inputs) const;
   // Whether this replica has picture pair number p: pairs go round the runs in turn.
-  bool has_pair(size_t p) const { return static_cast<int64_t>(p) % total() / microbatches == replica; }
+  bool has_pair(size_t p) const {
+    return static_cast<int64_t>(p) % total() / microbatches == replica;
+  }
 };
 
 struct PreparedInput {
   const data::Example* example = nullptr;
   model::Sequence query, prompt;
-  std::vector<int32_t> target;    // ends with the end piece
-  std::vector<int64_t> gold;      // rows of the gold documents
-  int64_t source = -1;            // row that the question was cut from, which it may not read (REALM's trivial candidate)
+  std::vector<int32_t> target;  // ends with the end piece
+  std::vector<int64_t> gold;    // rows of the gold documents
+  int64_t source =
+      -1;  // row that the question was cut from, which it may not read (REALM's trivial candidate)
 };
 
 // A query picture and a document picture of one identity: contrastive loss only.
@@ -41,17 +45,20 @@ struct PreparedPair {
   int64_t row = 0;  // of the corpus, or negative: a picture without a document
 };
 
-// Of a whole step; but what only another replica reads is left out: of its inputs there are target and gold, of its pairs the row.
+// Of a whole step; but what only another replica reads is left out: of its inputs there are target
+// and gold, of its pairs the row.
 struct PreparedStep {
   int64_t step = 0;
   std::vector<PreparedInput> inputs;
   std::vector<PreparedPair> pairs;  // distinct identities, none of them a gold document of the step
-  // By row: gold documents that may differ from the corpus in this step. Those of other replicas' inputs are made when one of this
-  // replica's reads them, too.
+  // By row: gold documents that may differ from the corpus in this step. Those of other replicas'
+  // inputs are made when one of this replica's reads them, too.
   std::map<int64_t, model::Sequence> edited;
   std::map<int64_t, std::function<model::Sequence()>> edited_elsewhere;
-  std::vector<std::shared_ptr<const data::Example>> drawn;  // examples that are of no set (train/masked_spans.h)
-  // Rows that no training input may read: gold documents of data.dev and data.test alone. Owned by the StepMaker.
+  std::vector<std::shared_ptr<const data::Example>>
+      drawn;  // examples that are of no set (train/masked_spans.h)
+  // Rows that no training input may read: gold documents of data.dev and data.test alone. Owned by
+  // the StepMaker.
   const std::set<int64_t>* held_out = nullptr;
 };
 
@@ -59,14 +66,18 @@ struct PreparedStep {
 class ExampleEncoder {
  public:
   // reader: of the published encoder that embeds queries, or null.
-  ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer, const retriever::Documents& documents,
+  ExampleEncoder(const RunConfig& config, const data::Tokenizer& tokenizer,
+                 const retriever::Documents& documents,
                  std::shared_ptr<const retriever::TextReader> reader = nullptr);
-  // query_picture and prompt_picture may be null. The target stays empty when answer is. Throws DataError when a reader finds no question.
-  PreparedInput encode(const data::Example& example, const std::string& answer, const data::Image* picture, uint64_t key) const;
+  // query_picture and prompt_picture may be null. The target stays empty when answer is. Throws
+  // DataError when a reader finds no question.
+  PreparedInput encode(const data::Example& example, const std::string& answer,
+                       const data::Image* picture, uint64_t key) const;
   // Target and gold alone.
   PreparedInput encode_answer(const data::Example& example, const std::string& answer) const;
   const data::Tokenizer& tokenizer() const { return *tokenizer_; }
-  // Gives a query some text: what the question's text, or a sentence of a document, is looked up with.
+  // Gives a query some text: what the question's text, or a sentence of a document, is looked up
+  // with.
   void set_query_text(model::Sequence& query, const std::string& text) const;
 
  private:
@@ -81,19 +92,23 @@ struct PictureSet {
   data::ExampleSet set;
   std::unique_ptr<data::ImageCache> pictures;
   // Reads a set; examples with unknown gold documents or unreadable pictures are bad records.
-  PictureSet(const RunConfig& config, const std::string& path, const std::vector<std::string>& types,
-             const retriever::Documents& documents, data::BadRecords& bad);
-  std::shared_ptr<const data::Image> picture(const data::Example& example) const;  // null when it has none
+  PictureSet(const RunConfig& config, const std::string& path,
+             const std::vector<std::string>& types, const retriever::Documents& documents,
+             data::BadRecords& bad);
+  std::shared_ptr<const data::Image> picture(
+      const data::Example& example) const;  // null when it has none
 };
 
-// The picture pairs of a JSONL file: {"id", "kind", "document": picture, "queries": [pictures]}, names relative to the
-// file.
+// The picture pairs of a JSONL file: {"id", "kind", "document": picture, "queries": [pictures]},
+// names relative to the file.
 class PairSet {
  public:
   PairSet(const RunConfig& config, const retriever::Documents& documents, data::BadRecords& bad);
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
-  // About `count` pairs for a step, whose rows are not in `taken`; pictures of those that `share` has.
-  std::vector<PreparedPair> draw(int64_t step, int64_t count, const std::set<int64_t>& taken, const Share& share) const;
+  // About `count` pairs for a step, whose rows are not in `taken`; pictures of those that `share`
+  // has.
+  std::vector<PreparedPair> draw(int64_t step, int64_t count, const std::set<int64_t>& taken,
+                                 const Share& share) const;
 
  private:
   struct Pair {
@@ -101,7 +116,8 @@ class PairSet {
     std::vector<std::string> queries;
     int64_t row;
   };
-  // Both pictures of an identity, recoloured alike or not at all, before each is augmented by itself.
+  // Both pictures of an identity, recoloured alike or not at all, before each is augmented by
+  // itself.
   struct Drawing {
     data::Image query, document;
   };
@@ -116,14 +132,16 @@ class MaskedSpans;
 
 class StepMaker {
  public:
-  StepMaker(const RunConfig& config, const ExampleEncoder& encoder, const retriever::Documents& documents,
-            std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad);
+  StepMaker(const RunConfig& config, const ExampleEncoder& encoder,
+            const retriever::Documents& documents, std::shared_ptr<const data::Tokenizer> tokenizer,
+            data::BadRecords& bad);
   ~StepMaker();
   PreparedStep make(int64_t step, const Share& share = {}) const;  // thread-safe
   int64_t num_examples() const;
 
  private:
-  // The identity that a gold document and its questions take in a step, and the document in it, its text as edited.
+  // The identity that a gold document and its questions take in a step, and the document in it, its
+  // text as edited.
   Stream identity_stream(int64_t step, int64_t row) const;
   std::optional<data::Identity> identity_of(Stream& stream) const;
   model::Sequence edited(int64_t row, const data::EditedDocument& edit, int64_t step) const;

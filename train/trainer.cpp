@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "core/config.h"
+#include "core/error.h"
 #include "core/fault_point.h"
 #include "core/files.h"
-#include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/signals.h"
@@ -23,10 +23,14 @@ namespace {
 bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
 void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
-  const bool finite = std::all_of(stats.objectives.begin(), stats.objectives.end(), [](const auto& o) { return std::isfinite(o.second); });
-  CONTEXTURE_REQUIRE(finite && std::isfinite(stats.loss) && std::isfinite(stats.contrastive) && std::isfinite(grad_norm), "step ", step,
-                     ": loss ", stats.loss, ", contrastive ", stats.contrastive, ", gradient norm ", grad_norm,
-                     ". Nothing was updated. Lower optimizer.rate, raise optimizer.warmup_steps, or resume from the last "
+  const bool finite = std::all_of(stats.objectives.begin(), stats.objectives.end(),
+                                  [](const auto& o) { return std::isfinite(o.second); });
+  CONTEXTURE_REQUIRE(finite && std::isfinite(stats.loss) && std::isfinite(stats.contrastive) &&
+                         std::isfinite(grad_norm),
+                     "step ", step, ": loss ", stats.loss, ", contrastive ", stats.contrastive,
+                     ", gradient norm ", grad_norm,
+                     ". Nothing was updated. Lower optimizer.rate, raise optimizer.warmup_steps, "
+                     "or resume from the last "
                      "checkpoint with other data.");
 }
 
@@ -41,8 +45,11 @@ Json about_this_machine(const model::Model& model) {
   const std::time_t now = std::time(nullptr);
   char started[32];
   std::strftime(started, sizeof started, "%Y-%m-%d %H:%M", std::localtime(&now));
-  return {{"version", CONTEXTURE_VERSION}, {"machine", machine}, {"device", parallel::describe(model.device())},
-          {"precision", at::toString(model.dtype())}, {"started", started}};
+  return {{"version", CONTEXTURE_VERSION},
+          {"machine", machine},
+          {"device", parallel::describe(model.device())},
+          {"precision", at::toString(model.dtype())},
+          {"started", started}};
 }
 
 }  // namespace
@@ -74,12 +81,15 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   if (first) folder_ = std::make_unique<RunFolder>(config_.run.dir, resume);
   session_ = std::make_unique<Session>(config_, bad_, std::move(groups));
   config_ = session_->config();
-  maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(), session_->documents(), session_->tokenizer(), bad_);
+  maker_ = std::make_unique<StepMaker>(session_->config(), session_->encoder(),
+                                       session_->documents(), session_->tokenizer(), bad_);
   if (!config_.data.dev.empty()) {
-    dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types, session_->documents(), bad_);
+    dev_ = std::make_unique<PictureSet>(config_, config_.data.dev, config_.eval.types,
+                                        session_->documents(), bad_);
   }
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
-  optimizer_ = std::make_unique<AdamW>(config_.optimizer, session_->engine(), config_.parallel.offload);
+  optimizer_ =
+      std::make_unique<AdamW>(config_.optimizer, session_->engine(), config_.parallel.offload);
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
@@ -95,7 +105,8 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   folder_->write_config(to_json(config_));
   write_file_atomic(folder_->file("run.json"), about_this_machine(session_->model()).dump(1));
   write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
-  metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(), resume ? std::optional<int64_t>(step_) : std::nullopt);
+  metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(),
+                                          resume ? std::optional<int64_t>(step_) : std::nullopt);
   board_ = std::make_unique<eval::TensorBoardWriter>(folder_->file("tensorboard").string());
   banner();
 }
@@ -104,20 +115,27 @@ Trainer::~Trainer() = default;
 
 void Trainer::banner() const {
   const TrainConfig& train = config_.train;
-  log::info("contexture {} | {} parameters | {} | {}", CONTEXTURE_VERSION, session_->model().parameters().num_elements(),
-            train.precision, parallel::describe(session_->model().device()));
+  log::info("contexture {} | {} parameters | {} | {}", CONTEXTURE_VERSION,
+            session_->model().parameters().num_elements(), train.precision,
+            parallel::describe(session_->model().device()));
   const parallel::ParallelConfig& parallel = config_.parallel;
-  log::info("batch {} over {} replicas x {} microbatches | {} training examples | {} documents | k = {}", train.batch_size,
-            parallel.dp, parallel.microbatches, maker_->num_examples(), session_->documents().size(), config_.retriever.documents);
+  log::info(
+      "batch {} over {} replicas x {} microbatches | {} training examples | {} documents | k = {}",
+      train.batch_size, parallel.dp, parallel.microbatches, maker_->num_examples(),
+      session_->documents().size(), config_.retriever.documents);
   if (session_->engine().groups().world) {
-    log::info("dp {} x pp {} x tp {} | schedule {} | ZeRO {}", parallel.dp, parallel.pp, parallel.tp, parallel.schedule, parallel.zero);
+    log::info("dp {} x pp {} x tp {} | schedule {} | ZeRO {}", parallel.dp, parallel.pp,
+              parallel.tp, parallel.schedule, parallel.zero);
   }
   log::info("run folder {} | {}", folder_->path().string(),
             step_ > 0 ? concat("resumed after step ", step_) : std::string("from the start"));
   const retriever::RetrieverConfig& retriever = config_.retriever;
   if (!retriever.gold && retriever.documents > 0 && config_.data.identity_probability > 0)
-    log::warn("data.identity_probability={} with retriever.gold=false: a made-up identity is in no index, so such inputs seldom "
-              "read their own document, and teach retrieval little. Set it to 0.", config_.data.identity_probability);
+    log::warn(
+        "data.identity_probability={} with retriever.gold=false: a made-up identity is in no "
+        "index, so such inputs seldom "
+        "read their own document, and teach retrieval little. Set it to 0.",
+        config_.data.identity_probability);
 }
 
 TrainResult Trainer::run() {
@@ -130,7 +148,10 @@ TrainResult Trainer::run() {
   options.threads = static_cast<int>(config_.data.threads);
   options.depth = static_cast<int>(config_.data.prefetch);
   data::Loader<PreparedStep> loader(
-      [this, mine = prepared_share(config_, session_->engine().groups())](int64_t step) { return maker_->make(step, mine); }, options);
+      [this, mine = prepared_share(config_, session_->engine().groups())](int64_t step) {
+        return maker_->make(step, mine);
+      },
+      options);
   if (writes() && !std::filesystem::exists(folder_->file("trace.json"))) {
     parallel::write_trace(trace_model(config_, session_->model()), folder_->file("trace.json"));
   }
@@ -179,13 +200,15 @@ TrainResult Trainer::run() {
     }
     if (due(config_.eval.every, step_) && !config_.data.dev.empty()) evaluate(step_);
     if (due(config_.checkpoint.every, step_) || step_ == end) save(step_);
-    if (const auto& world = session_->engine().groups().world) world->set_deadline(static_cast<double>(config_.parallel.timeout_s));
+    if (const auto& world = session_->engine().groups().world)
+      world->set_deadline(static_cast<double>(config_.parallel.timeout_s));
   }
   if (step_ < end) save(step_);
   finish_save(/*wait=*/true);
   if (step_ < end) {
     result.stopped_by_signal = true;
-    if (writes()) log::warn("stopped by a signal after step {}: saved. Continue with --resume.", step_);
+    if (writes())
+      log::warn("stopped by a signal after step {}: saved. Continue with --resume.", step_);
   }
   result.steps = step_;
   result.examples_per_s = result.seconds > 0 ? static_cast<double>(examples) / result.seconds : 0.0;
@@ -205,9 +228,12 @@ void Trainer::set_phase(const char* phase) const {
   if (const auto& world = session_->engine().groups().world) world->set_phase(phase);
 }
 
-void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed) {
-  static const double kPeak = measure_peak_flops(session_->model().dtype(), session_->model().device());
-  const double recall = static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
+void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm,
+                       double seconds, double wait_s, bool refreshed) {
+  static const double kPeak =
+      measure_peak_flops(session_->model().dtype(), session_->model().device());
+  const double recall =
+      static_cast<double>(stats.first_hits) / static_cast<double>(config_.train.batch_size);
   const auto per_s = [&](double amount) { return amount / seconds; };
   Json record{{"step", step},
               {"loss", stats.loss},
@@ -241,14 +267,18 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
     board_->scalar(concat("train/", name), step, static_cast<float>(value));
   }
   metrics_->append(record);
-  for (const char* key : {"loss", "contrastive", "recall_at_1", "lr", "grad_norm", "examples_per_s", "tokens_per_s", "mfu"}) {
+  for (const char* key : {"loss", "contrastive", "recall_at_1", "lr", "grad_norm", "examples_per_s",
+                          "tokens_per_s", "mfu"}) {
     board_->scalar(concat("train/", key), step, record[key].get<float>());
   }
   if (!due(config_.train.log_every, step)) return;
-  log::info("step: {}  loss: {:.4f}  contrastive: {:.4f}{}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: {:.2e}  examples/s: {:.1f}  "
-            "tokens/s: {:.0f}  mfu: {:.1f}%",
-            step, stats.loss, stats.contrastive, objectives, recall, grad_norm, rate,
-            per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)), 100 * per_s(stats.flops) / kPeak);
+  log::info(
+      "step: {}  loss: {:.4f}  contrastive: {:.4f}{}  recall@1: {:.2f}  grad_norm: {:.3f}  lr: "
+      "{:.2e}  examples/s: {:.1f}  "
+      "tokens/s: {:.0f}  mfu: {:.1f}%",
+      step, stats.loss, stats.contrastive, objectives, recall, grad_norm, rate,
+      per_s(static_cast<double>(config_.train.batch_size)), per_s(static_cast<double>(stats.rows)),
+      100 * per_s(stats.flops) / kPeak);
 }
 
 void Trainer::warn_if_stale() {
@@ -264,8 +294,10 @@ void Trainer::warn_if_stale() {
 void Trainer::evaluate(int64_t step) {
   set_phase("evaluation");
   // Replicas with fewer or shorter answers to write wait for the others.
-  if (const auto& world = session_->engine().groups().world) world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));
-  const Json figures = Evaluator(*session_).quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
+  if (const auto& world = session_->engine().groups().world)
+    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));
+  const Json figures =
+      Evaluator(*session_).quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
   if (writes()) {
     metrics_->append({{"step", step}, {"time_s", train_s_}, {"eval", figures}});
     board_->scalar("dev/em_retrieved", step, figures["em"]["retrieved"].get<float>());

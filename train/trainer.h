@@ -1,20 +1,19 @@
-// The training loop. A run is a folder; a kill at any moment loses nothing before the last complete checkpoint, and a
-// resumed run continues with the same losses, bit for bit.
+// The training loop. A run is a folder; a kill at any moment loses nothing before the last complete
+// checkpoint, and a resumed run continues with the same losses, bit for bit.
 #pragma once
+#include "core/run_folder.h"
 #include "eval/tensorboard.h"
 #include "train/evaluator.h"
 #include "train/loss_scale.h"
 #include "train/session.h"
 #include "train/step.h"
 
-#include "core/run_folder.h"
-
 namespace contexture::train {
 
 // What a run came to.
 struct TrainResult {
   int64_t steps = 0;
-  double seconds = 0.0;        // of training proper in this process: evaluation and checkpoints left out
+  double seconds = 0.0;  // of training proper in this process: evaluation and checkpoints left out
   double examples_per_s = 0.0;
   bool stopped_by_signal = false;  // saved; exit with 75
   int64_t parameters = 0;
@@ -22,8 +21,9 @@ struct TrainResult {
 
 class Trainer {
  public:
-  // resume: continue from the newest complete checkpoint of run.dir (a run without one starts at step 0), of whatever layout. groups:
-  // this rank's communicators; every rank makes a Trainer and calls run(), rank 0 alone writes and logs.
+  // resume: continue from the newest complete checkpoint of run.dir (a run without one starts at
+  // step 0), of whatever layout. groups: this rank's communicators; every rank makes a Trainer and
+  // calls run(), rank 0 alone writes and logs.
   Trainer(const RunConfig& config, bool resume, parallel::Groups groups = {});
   ~Trainer();
 
@@ -43,7 +43,8 @@ class Trainer {
   void finish_save(bool wait);
   void load(const parallel::Checkpoint& checkpoint);
   void evaluate(int64_t step);
-  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds, double wait_s, bool refreshed);
+  void log_step(int64_t step, const StepStats& stats, double rate, double grad_norm, double seconds,
+                double wait_s, bool refreshed);
   void warn_if_stale();  // once a run
 
   RunConfig config_;
@@ -65,7 +66,8 @@ class Trainer {
   bool warned_stale_ = false;
 };
 
-// Processor speed for MFU: a matrix product in the compute dtype, best of a few, in FLOP/s. Takes under a second.
+// Processor speed for MFU: a matrix product in the compute dtype, best of a few, in FLOP/s. Takes
+// under a second.
 double measure_peak_flops(at::ScalarType dtype, at::Device device);
 
 }  // namespace contexture::train

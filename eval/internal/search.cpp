@@ -114,7 +114,8 @@ class Decisions {
     const auto cell = told_.accessor<double, 3>()[row_++];
     std::vector<Step> out;
     for (int64_t s = 0; s < cell.size(0) && cell[s][2] >= 0; ++s) {
-      out.push_back({cell[s][0], static_cast<size_t>(cell[s][1]), static_cast<int32_t>(cell[s][2]), {}});
+      out.push_back(
+          {cell[s][0], static_cast<size_t>(cell[s][1]), static_cast<int32_t>(cell[s][2]), {}});
       for (size_t k = 0; num_lines > 1 && k < num_lines; ++k)
         out.back().share.push_back(cell[s][3 + static_cast<int64_t>(k)]);
     }
@@ -122,7 +123,8 @@ class Decisions {
   }
 
  private:
-  at::Tensor told_;  // [alive searches, steps, log_prob and parent and token (-1: no step) and shares]
+  at::Tensor
+      told_;  // [alive searches, steps, log_prob and parent and token (-1: no step) and shares]
   int64_t row_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Searching for answers: hypotheses that grow by a token at a time, each over one reading (an input's
-// documents together, or one of them), or for rag_token over an input's single readings in step.
-// Where a model is spread over ranks, those with its head decide and tell the others.
+// Searching for answers: hypotheses that grow by a token at a time, each over one reading (an
+// input's documents together, or one of them), or for rag_token over an input's single readings in
+// step. Where a model is spread over ranks, those with its head decide and tell the others.
 #pragma once
 #include <string>
 #include <vector>

@@ -29,8 +29,11 @@ struct Reading {
     segment_begin.push_back(static_cast<int64_t>(key_begin.size()));
   }
   void feed(const std::string& prefix, Feeds& feeds) const {
-    const at::Tensor query_begin = at::arange(static_cast<int64_t>(segment_begin.size()), at::kLong);
-    model::feed_segments({query_begin, to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end)}, prefix, feeds);
+    const at::Tensor query_begin =
+        at::arange(static_cast<int64_t>(segment_begin.size()), at::kLong);
+    model::feed_segments(
+        {query_begin, to_tensor(segment_begin), to_tensor(key_begin), to_tensor(key_end)}, prefix,
+        feeds);
   }
 };
 
@@ -53,7 +56,8 @@ std::vector<int64_t> slot_of_segment(const at::Tensor& slot_segment, int64_t num
   return slot_of;
 }
 
-// Embeddings of the microbatch's documents and, where the decoder reads them, states, from the cache as far as it knows them.
+// Embeddings of the microbatch's documents and, where the decoder reads them, states, from the
+// cache as far as it knows them.
 WireValues encoded(const model::Model& model, const parallel::Inference& inference,
                    const model::Microbatch& microbatch, DocumentCache& cache) {
   const bool with_states = model.config().fusion == "memory";
@@ -98,7 +102,8 @@ std::vector<std::vector<double>> probabilities(const model::Microbatch& microbat
     out.emplace_back();
     const std::vector<int32_t>& documents = microbatch.inputs[i].documents;
     if (documents.empty()) continue;
-    const at::Tensor rows = parallel::to_device(to_tensor({documents.begin(), documents.end()}), doc_UE.device());
+    const at::Tensor rows =
+        parallel::to_device(to_tensor({documents.begin(), documents.end()}), doc_UE.device());
     const at::Tensor prob =
         (doc_UE.index_select(0, rows).mv(query_BE[static_cast<int64_t>(i)]) / temperature)
             .softmax(0)
@@ -161,7 +166,8 @@ Writer::Writer(const model::Model& model, const parallel::Inference& inference,
 void Writer::read_prompts(DocumentCache* cache) {
   const model::ModelConfig& config = model_->config();
   used_rows_ = feeds_.at("dec.token").numel();
-  decoding_.place(parallel::to_device(at::arange(used_rows_, at::kLong), model_->device()), used_rows_);
+  decoding_.place(parallel::to_device(at::arange(used_rows_, at::kLong), model_->device()),
+                  used_rows_);
   if (cache != nullptr && config.fusion != "fid" && !microbatch_.documents.empty())
     given_ = encoded(*model_, *inference_, microbatch_, *cache);
   parallel::Pass pass(feeds_);
@@ -171,8 +177,8 @@ void Writer::read_prompts(DocumentCache* cache) {
   if (given_.empty()) wanted.push_back("doc.embedding");
   WireValues found = inference_->run(pass, wanted, given_, {kNext});
   found.insert(given_.begin(), given_.end());
-  document_prob_ = probabilities(microbatch_, found.at("query.embedding"), found.at("doc.embedding"),
-                                 config.score_temperature);
+  document_prob_ = probabilities(microbatch_, found.at("query.embedding"),
+                                 found.at("doc.embedding"), config.score_temperature);
   slot_log_prob_ = found.at("slot.log_prob");
   const bool has_head = found.count(kNext) != 0;
   const at::Tensor next_RV = has_head ? found.at(kNext).to(at::kDouble).cpu() : at::Tensor();
@@ -225,7 +231,8 @@ bool Writer::append(const std::vector<Line*>& lines, const std::vector<int32_t>&
     self.add(line.rows);
     memory.add(memory_[r]);
   }
-  // Slots of this pass: each line's documents. Self-attention reads them in prefix fusion, memory otherwise.
+  // Slots of this pass: each line's documents. Self-attention reads them in prefix fusion, memory
+  // otherwise.
   const bool prefix = model_->config().fusion == "prefix";
   const Reading& documents = prefix ? self : memory;
   size_t slot = 0;
@@ -250,7 +257,8 @@ bool Writer::append(const std::vector<Line*>& lines, const std::vector<int32_t>&
   self.feed("dec.self", feeds_);
   memory.feed("memory", feeds_);
   model::add_pointer_feeds(pointers, static_cast<int64_t>(slot), device, feeds_);
-  given_["slot.log_prob"] = slot_log_prob_.index_select(0, parallel::to_device(to_tensor(documents.slots), device));
+  given_["slot.log_prob"] =
+      slot_log_prob_.index_select(0, parallel::to_device(to_tensor(documents.slots), device));
   decoding_.place(parallel::to_device(to_tensor(rows), device), used_rows_);
   const WireValues found = inference_->run(pass, {}, given_, {kNext});
   if (decoding_.noting) note_attention(lines, static_cast<int64_t>(memory.key_begin.size()));
@@ -293,7 +301,8 @@ std::vector<std::vector<double>> Writer::attention(const std::vector<const Line*
           out[i][p] += share[l][begin + static_cast<int64_t>(p)];
       }
     }
-    for (double& sum : out[i]) sum /= static_cast<double>(noted.size()) * static_cast<double>(share.size(0));
+    for (double& sum : out[i])
+      sum /= static_cast<double>(noted.size()) * static_cast<double>(share.size(0));
   }
   return out;
 }

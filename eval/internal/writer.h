@@ -28,11 +28,12 @@ struct Block {
 struct Line {
   int64_t reading = 0;
   std::vector<int32_t> tokens;
-  at::Tensor next_V;             // log-probabilities of the next token, fp64, CPU; undefined on ranks
-                                 // that lack the head
-  std::vector<Run> rows;         // of the self-attention cache
+  at::Tensor next_V;      // log-probabilities of the next token, fp64, CPU; undefined on ranks
+                          // that lack the head
+  std::vector<Run> rows;  // of the self-attention cache
   std::shared_ptr<Block> block;  // null before the first token
-  std::vector<int64_t> noted;    // for each row written, where the shares of its memory segments begin
+  std::vector<int64_t>
+      noted;  // for each row written, where the shares of its memory segments begin
 };
 
 class Writer {

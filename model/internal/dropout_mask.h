@@ -1,4 +1,5 @@
-// Dropout masks drawn by counter: an element depends on the stream, its row's key and its column alone, whatever the device.
+// Dropout masks drawn by counter: an element depends on the stream, its row's key and its column
+// alone, whatever the device.
 #pragma once
 #include <ATen/ATen.h>
 

@@ -1,10 +1,11 @@
 #include "model/internal/product.h"
 
-// oneDNN's product in LibTorch, which at::mm uses for bf16 only: fp32 goes to MKL, whose kernels for processors of other
-// makers leave half of their vector width unused. LibTorch exports it without a header; a build of LibTorch that does not
-// leaves the weak symbol null.
+// oneDNN's product in LibTorch, which at::mm uses for bf16 only: fp32 goes to MKL, whose kernels
+// for processors of other makers leave half of their vector width unused. LibTorch exports it
+// without a header; a build of LibTorch that does not leaves the weak symbol null.
 namespace at::native {
-__attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
+__attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result,
+                                         float beta, float alpha);
 }
 
 namespace contexture::model::ops::internal {
@@ -26,7 +27,8 @@ bool has_bf16_products() { return true; }
 #endif
 
 bool onednn_is_faster() {
-  static const bool yes = at::native::mkldnn_matmul != nullptr && has_avx512() && !is_intel() && at::globalContext().userEnabledMkldnn();
+  static const bool yes = at::native::mkldnn_matmul != nullptr && has_avx512() && !is_intel() &&
+                          at::globalContext().userEnabledMkldnn();
   return yes;
 }
 

@@ -23,14 +23,18 @@ std::vector<Reading> readings_of(const Microbatch& microbatch, size_t most) {
     if (asked.none) single.push_back({Reading::Kind::kSingle, i, {}, most});
     if (asked.joint) joint.push_back({Reading::Kind::kJoint, i, std::move(all)});
   }
-  joint.insert(joint.end(), std::make_move_iterator(single.begin()), std::make_move_iterator(single.end()));
-  joint.insert(joint.end(), std::make_move_iterator(left_out.begin()), std::make_move_iterator(left_out.end()));
+  joint.insert(joint.end(), std::make_move_iterator(single.begin()),
+               std::make_move_iterator(single.end()));
+  joint.insert(joint.end(), std::make_move_iterator(left_out.begin()),
+               std::make_move_iterator(left_out.end()));
   return joint;
 }
 
-void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading>& readings, size_t most, int64_t joint_targets,
-                         at::Device device, parallel::Feeds& feeds) {
-  const size_t B = microbatch.inputs.size(), C = std::max<size_t>(1, most + (microbatch.readings.none ? 1 : 0));
+void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading>& readings,
+                         size_t most, int64_t joint_targets, at::Device device,
+                         parallel::Feeds& feeds) {
+  const size_t B = microbatch.inputs.size(),
+               C = std::max<size_t>(1, most + (microbatch.readings.none ? 1 : 0));
   size_t T = 1;
   std::vector<int64_t> query, doc, cell, null_cell, row[2], at[2];
   std::vector<double> tokens;
@@ -57,7 +61,9 @@ void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading
       at[which].push_back(static_cast<int64_t>((reading.input * C + reading.column) * T) + t);
     }
   }
-  const auto put = [&](const char* name, const std::vector<int64_t>& values) { feeds[name] = parallel::to_device(to_tensor(values), device); };
+  const auto put = [&](const char* name, const std::vector<int64_t>& values) {
+    feeds[name] = parallel::to_device(to_tensor(values), device);
+  };
   put("candidate.query", query);
   put("candidate.doc", doc);
   put("candidate.cell", cell);
@@ -69,10 +75,14 @@ void add_objective_feeds(const Microbatch& microbatch, const std::vector<Reading
   put("read.single_cell", at[0]);
   put("read.left_out_row", row[1]);
   put("read.left_out_cell", at[1]);
-  feeds["read.shape"] = to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C), static_cast<int64_t>(T)});
-  feeds["read.tokens"] = parallel::to_device(at::tensor(at::ArrayRef<double>(tokens), at::kDouble), device);
-  const int64_t inputs = microbatch.global_inputs > 0 ? microbatch.global_inputs : static_cast<int64_t>(B);
-  feeds["loss.inputs"] = at::full({}, static_cast<double>(std::max<int64_t>(1, inputs)), at::kDouble);
+  feeds["read.shape"] =
+      to_tensor({static_cast<int64_t>(B), static_cast<int64_t>(C), static_cast<int64_t>(T)});
+  feeds["read.tokens"] =
+      parallel::to_device(at::tensor(at::ArrayRef<double>(tokens), at::kDouble), device);
+  const int64_t inputs =
+      microbatch.global_inputs > 0 ? microbatch.global_inputs : static_cast<int64_t>(B);
+  feeds["loss.inputs"] =
+      at::full({}, static_cast<double>(std::max<int64_t>(1, inputs)), at::kDouble);
 }
 
 }  // namespace contexture::model::internal

@@ -1,8 +1,8 @@
 // Vector building blocks of the CPU kernels: one element type per kernel input (double, float,
 // Bf16) and one type to compute in (Wide). Written with the compilers' vector extension, so every
 // lane order, and with it every rounding, is fixed by the source and the width of the processor's
-// registers. Only the kernels, which are compiled for this processor, may use Vec and what depends on
-// its width. Needs no torch header.
+// registers. Only the kernels, which are compiled for this processor, may use Vec and what depends
+// on its width. Needs no torch header.
 #pragma once
 #include <cstdint>
 #include <cstring>

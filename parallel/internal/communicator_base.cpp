@@ -8,18 +8,30 @@ namespace {
 constexpr int kTagEnd = 1 << 30;
 
 void check_tensor(const Call& call, const at::Tensor& tensor) {
-  CONTEXTURE_INVARIANT(tensor.defined() && tensor.is_contiguous(), call.where, ": tensors must be contiguous");
+  CONTEXTURE_INVARIANT(tensor.defined() && tensor.is_contiguous(), call.where,
+                       ": tensors must be contiguous");
   switch (tensor.scalar_type()) {
-    case at::kBFloat16: case at::kHalf: case at::kFloat: case at::kDouble: case at::kLong: case at::kInt: case at::kByte: return;
-    default: CONTEXTURE_INVARIANT(false, call.where, ": no transport for ", at::toString(tensor.scalar_type()));
+    case at::kBFloat16:
+    case at::kHalf:
+    case at::kFloat:
+    case at::kDouble:
+    case at::kLong:
+    case at::kInt:
+    case at::kByte:
+      return;
+    default:
+      CONTEXTURE_INVARIANT(false, call.where, ": no transport for ",
+                           at::toString(tensor.scalar_type()));
   }
 }
 
 // `large` holds `factor` times what `small` holds, in the same dtype.
-void check_sizes(const Call& call, const at::Tensor& large, const at::Tensor& small, int64_t factor) {
-  CONTEXTURE_INVARIANT(large.scalar_type() == small.scalar_type() && large.numel() == factor * small.numel(), call.where, ": ",
-                       small.numel(), " ", at::toString(small.scalar_type()), " do not go ", factor, " times into ", large.numel(), " ",
-                       at::toString(large.scalar_type()));
+void check_sizes(const Call& call, const at::Tensor& large, const at::Tensor& small,
+                 int64_t factor) {
+  CONTEXTURE_INVARIANT(
+      large.scalar_type() == small.scalar_type() && large.numel() == factor * small.numel(),
+      call.where, ": ", small.numel(), " ", at::toString(small.scalar_type()), " do not go ",
+      factor, " times into ", large.numel(), " ", at::toString(large.scalar_type()));
 }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
@@ -32,7 +44,8 @@ void copy_flat(const at::Tensor& to, const at::Tensor& from) {
 }  // namespace
 
 Call CommunicatorBase::count(const std::string& operation, int64_t bytes, int peer) {
-  CONTEXTURE_INVARIANT(peer < size() && peer != rank_, operation, " on group ", name_, " of ", size(), " names rank ", peer);
+  CONTEXTURE_INVARIANT(peer < size() && peer != rank_, operation, " on group ", name_, " of ",
+                       size(), " names rank ", peer);
   Traffic& traffic = traffic_[operation];
   ++traffic.calls;
   traffic.bytes += bytes;
@@ -48,7 +61,8 @@ Call CommunicatorBase::count(const std::string& operation, int64_t bytes, int pe
       link.bytes += bytes;
     }
   }
-  call.where = concat("rank ", world_rank(), peer_text, ", ", operation, " #", call.number, " of group ", name_, " in phase ", state_->phase);
+  call.where = concat("rank ", world_rank(), peer_text, ", ", operation, " #", call.number,
+                      " of group ", name_, " in phase ", state_->phase);
   require_alive(call);
   return call;
 }
@@ -83,7 +97,8 @@ Pending CommunicatorBase::all_gather(const at::Tensor& output, const at::Tensor&
 Pending CommunicatorBase::broadcast(const at::Tensor& tensor, int root) {
   Call call = count("broadcast", bytes_of(tensor));
   check_tensor(call, tensor);
-  CONTEXTURE_INVARIANT(root >= 0 && root < size(), call.where, ": no rank ", root, " among ", size());
+  CONTEXTURE_INVARIANT(root >= 0 && root < size(), call.where, ": no rank ", root, " among ",
+                       size());
   if (is_local(tensor)) return Pending();
   return start_broadcast(std::move(call), tensor, root);
 }
@@ -93,7 +108,8 @@ Pending CommunicatorBase::all_to_all(const at::Tensor& output, const at::Tensor&
   check_tensor(call, input);
   check_tensor(call, output);
   check_sizes(call, output, input, 1);
-  CONTEXTURE_INVARIANT(input.numel() % size() == 0, call.where, ": ", input.numel(), " elements over ", size(), " ranks");
+  CONTEXTURE_INVARIANT(input.numel() % size() == 0, call.where, ": ", input.numel(),
+                       " elements over ", size(), " ranks");
   if (!is_local(input)) return start_all_to_all(std::move(call), output, input);
   copy_flat(output, input);
   return Pending();
@@ -102,7 +118,8 @@ Pending CommunicatorBase::all_to_all(const at::Tensor& output, const at::Tensor&
 Pending CommunicatorBase::send(const at::Tensor& tensor, int peer, int tag) {
   Call call = count("send", bytes_of(tensor), peer);
   check_tensor(call, tensor);
-  CONTEXTURE_INVARIANT(peer >= 0 && tag >= 0 && tag < kTagEnd, call.where, ": peer ", peer, ", tag ", tag);
+  CONTEXTURE_INVARIANT(peer >= 0 && tag >= 0 && tag < kTagEnd, call.where, ": peer ", peer,
+                       ", tag ", tag);
   if (is_local(tensor)) return Pending();
   return start_send(std::move(call), tensor, tag);
 }
@@ -110,7 +127,8 @@ Pending CommunicatorBase::send(const at::Tensor& tensor, int peer, int tag) {
 Pending CommunicatorBase::receive(const at::Tensor& tensor, int peer, int tag) {
   Call call = count("receive", bytes_of(tensor), peer);
   check_tensor(call, tensor);
-  CONTEXTURE_INVARIANT(peer >= 0 && tag >= 0 && tag < kTagEnd, call.where, ": peer ", peer, ", tag ", tag);
+  CONTEXTURE_INVARIANT(peer >= 0 && tag >= 0 && tag < kTagEnd, call.where, ": peer ", peer,
+                       ", tag ", tag);
   if (is_local(tensor)) return Pending();
   return start_receive(std::move(call), tensor, tag);
 }
@@ -120,11 +138,13 @@ void CommunicatorBase::barrier() {
   if (size() > 1) run_barrier(std::move(call));
 }
 
-std::shared_ptr<Communicator> CommunicatorBase::subgroup(const std::vector<int>& ranks, const std::string& name) {
+std::shared_ptr<Communicator> CommunicatorBase::subgroup(const std::vector<int>& ranks,
+                                                         const std::string& name) {
   Call call = count("subgroup", 0);
-  CONTEXTURE_INVARIANT(!ranks.empty() && ranks.front() >= 0 && ranks.back() < size() &&
-                           std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
-                       call.where, ": ranks ", list_ranks(ranks), " are no ascending, distinct ranks of ", size());
+  CONTEXTURE_INVARIANT(
+      !ranks.empty() && ranks.front() >= 0 && ranks.back() < size() &&
+          std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
+      call.where, ": ranks ", list_ranks(ranks), " are no ascending, distinct ranks of ", size());
   return make_subgroup(std::move(call), ranks, name);
 }
 
@@ -146,9 +166,15 @@ at::Tensor reduce_in_order(const std::vector<at::Tensor>& tensors, ReduceOp op) 
   at::Tensor out = tensors[0].to(widen ? at::kFloat : dtype, /*non_blocking=*/false, /*copy=*/true);
   for (size_t i = 1; i < tensors.size(); ++i) {
     switch (op) {
-      case ReduceOp::kSum: out.add_(tensors[i]); break;
-      case ReduceOp::kMax: at::maximum_out(out, out, tensors[i]); break;
-      case ReduceOp::kMin: at::minimum_out(out, out, tensors[i]); break;
+      case ReduceOp::kSum:
+        out.add_(tensors[i]);
+        break;
+      case ReduceOp::kMax:
+        at::maximum_out(out, out, tensors[i]);
+        break;
+      case ReduceOp::kMin:
+        at::minimum_out(out, out, tensors[i]);
+        break;
     }
   }
   return out.to(dtype);
@@ -156,7 +182,8 @@ at::Tensor reduce_in_order(const std::vector<at::Tensor>& tensors, ReduceOp op) 
 
 std::string list_ranks(const std::vector<int>& ranks) {
   std::string out;
-  for (size_t i = 0; i < ranks.size(); ++i) out += concat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  for (size_t i = 0; i < ranks.size(); ++i)
+    out += concat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
   return out;
 }
 

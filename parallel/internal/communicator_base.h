@@ -1,5 +1,6 @@
-// What every communicator has in common: arguments are checked, calls counted, errors worded. A kind of communicator
-// implements the start_... functions, which see only arguments that are right, no empty tensors and (but for moves_alone()) no groups of one.
+// What every communicator has in common: arguments are checked, calls counted, errors worded. A
+// kind of communicator implements the start_... functions, which see only arguments that are right,
+// no empty tensors and (but for moves_alone()) no groups of one.
 #pragma once
 #include "parallel/communicator.h"
 
@@ -22,8 +23,12 @@ struct RankState {
 class CommunicatorBase : public Communicator {
  public:
   // `world_ranks` are the members' ranks in the world.
-  CommunicatorBase(int rank, std::vector<int> world_ranks, std::string name, std::shared_ptr<RankState> state)
-      : state_(std::move(state)), rank_(rank), world_ranks_(std::move(world_ranks)), name_(std::move(name)) {}
+  CommunicatorBase(int rank, std::vector<int> world_ranks, std::string name,
+                   std::shared_ptr<RankState> state)
+      : state_(std::move(state)),
+        rank_(rank),
+        world_ranks_(std::move(world_ranks)),
+        name_(std::move(name)) {}
 
   int rank() const final { return rank_; }
   int size() const final { return static_cast<int>(world_ranks_.size()); }
@@ -36,7 +41,8 @@ class CommunicatorBase : public Communicator {
   Pending send(const at::Tensor& tensor, int peer, int tag) final;
   Pending receive(const at::Tensor& tensor, int peer, int tag) final;
   void barrier() final;
-  std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks, const std::string& name) final;
+  std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks,
+                                         const std::string& name) final;
   void set_deadline(double seconds) final;
   void set_phase(const std::string& phase) final { state_->phase = phase; }
   std::map<std::string, Traffic> traffic() const final { return traffic_; }
@@ -47,15 +53,19 @@ class CommunicatorBase : public Communicator {
   // Whether a group of one calls start_... for this tensor, too, instead of copying.
   virtual bool moves_alone(const at::Tensor&) const { return false; }
   virtual Pending start_all_reduce(Call call, const at::Tensor& tensor, ReduceOp op) = 0;
-  virtual Pending start_reduce_scatter(Call call, const at::Tensor& output, const at::Tensor& input) = 0;
-  virtual Pending start_all_gather(Call call, const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual Pending start_reduce_scatter(Call call, const at::Tensor& output,
+                                       const at::Tensor& input) = 0;
+  virtual Pending start_all_gather(Call call, const at::Tensor& output,
+                                   const at::Tensor& input) = 0;
   virtual Pending start_broadcast(Call call, const at::Tensor& tensor, int root) = 0;
-  virtual Pending start_all_to_all(Call call, const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual Pending start_all_to_all(Call call, const at::Tensor& output,
+                                   const at::Tensor& input) = 0;
   virtual Pending start_send(Call call, const at::Tensor& tensor, int tag) = 0;
   virtual Pending start_receive(Call call, const at::Tensor& tensor, int tag) = 0;
   virtual void run_barrier(Call call) = 0;
   // The group of these ranks of this group, or null when this rank is not one of them.
-  virtual std::shared_ptr<Communicator> make_subgroup(Call call, const std::vector<int>& ranks, const std::string& name) = 0;
+  virtual std::shared_ptr<Communicator> make_subgroup(Call call, const std::vector<int>& ranks,
+                                                      const std::string& name) = 0;
 
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   int world_rank() const { return world_ranks_[static_cast<size_t>(rank_)]; }
@@ -65,7 +75,9 @@ class CommunicatorBase : public Communicator {
 
  private:
   Call count(const std::string& operation, int64_t bytes, int peer = -1);
-  bool is_local(const at::Tensor& tensor) const { return tensor.numel() == 0 || (size() == 1 && !moves_alone(tensor)); }
+  bool is_local(const at::Tensor& tensor) const {
+    return tensor.numel() == 0 || (size() == 1 && !moves_alone(tensor));
+  }
 
   const int rank_;
   const std::vector<int> world_ranks_;
@@ -74,7 +86,8 @@ class CommunicatorBase : public Communicator {
   std::map<int, Traffic> links_;
 };
 
-// The sum, maximum or minimum of equal tensors, taken in their order; bf16 and fp16 are summed in fp32 and rounded once.
+// The sum, maximum or minimum of equal tensors, taken in their order; bf16 and fp16 are summed in
+// fp32 and rounded once.
 at::Tensor reduce_in_order(const std::vector<at::Tensor>& tensors, ReduceOp op);
 
 // "0, 2 and 5"

@@ -1,5 +1,5 @@
-// The partition problem in numbers: what the search needs of a trace and its options. Indices are those of the trace until blocks
-// are merged; then each block of the graph stands for several.
+// The partition problem in numbers: what the search needs of a trace and its options. Indices are
+// those of the trace until blocks are merged; then each block of the graph stands for several.
 #pragma once
 #include <vector>
 
@@ -44,17 +44,21 @@ struct CutCosts {
 };
 
 CutGraph make_cut_graph(const Trace& trace, const PartitionOptions& options);
-// `between` becomes the cheapest link into each device. UsageError when options contradict each other.
+// `between` becomes the cheapest link into each device. UsageError when options contradict each
+// other.
 CutCosts make_cut_costs(const PartitionOptions& options);
 SharedRule rule_of(const PartitionOptions& options, const std::string& parameter);
 std::vector<int> in_flight_of(const PartitionOptions& options, int num_stages);
 
-// Blocks of equal group number become one. Group numbers are 0..max, in an order in which wires go from lower to higher.
+// Blocks of equal group number become one. Group numbers are 0..max, in an order in which wires go
+// from lower to higher.
 CutGraph contract(const CutGraph& graph, const std::vector<int>& group_of);
 
-// Merges neighbours, equal ones first, until the graph has at most max_downsets downsets or min_blocks blocks are left.
+// Merges neighbours, equal ones first, until the graph has at most max_downsets downsets or
+// min_blocks blocks are left.
 CutGraph coarsen(CutGraph graph, int min_blocks, int max_downsets);
 
-std::vector<int> stages_in_trace(const CutGraph& graph, const std::vector<int>& stage_of_block, size_t num_trace_blocks);
+std::vector<int> stages_in_trace(const CutGraph& graph, const std::vector<int>& stage_of_block,
+                                 size_t num_trace_blocks);
 
 }  // namespace contexture::parallel

@@ -10,7 +10,8 @@ namespace {
 struct SetHash {
   size_t operator()(const std::vector<uint64_t>& words) const {
     uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (const uint64_t word : words) hash = (hash ^ word) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
+    for (const uint64_t word : words)
+      hash = (hash ^ word) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
     return hash;
   }
 };

@@ -1,5 +1,5 @@
-// The downsets of a graph: sets of blocks that contain everything their blocks read from. The boundaries between stages are
-// exactly these.
+// The downsets of a graph: sets of blocks that contain everything their blocks read from. The
+// boundaries between stages are exactly these.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,15 +16,20 @@ class Downsets {
     int to = 0;     // the downset this gives
   };
 
-  // All downsets, unless there are more than max_downsets: then only so many that complete() is false.
+  // All downsets, unless there are more than max_downsets: then only so many that complete() is
+  // false.
   Downsets(const CutGraph& graph, int max_downsets);
   // Only the prefixes of the blocks' order.
   static Downsets prefixes(const CutGraph& graph);
 
   bool complete() const { return complete_; }
-  int size() const { return static_cast<int>(first_step_.size()) - 1; }  // the empty set is 0, the whole size() - 1
-  int num_blocks(int downset) const { return num_blocks_[downset]; }     // ascending in downset
-  bool contains(int downset, int block) const { return bits(downset)[block / 64] >> (block % 64) & 1; }
+  int size() const {
+    return static_cast<int>(first_step_.size()) - 1;
+  }  // the empty set is 0, the whole size() - 1
+  int num_blocks(int downset) const { return num_blocks_[downset]; }  // ascending in downset
+  bool contains(int downset, int block) const {
+    return bits(downset)[block / 64] >> (block % 64) & 1;
+  }
   bool contains_all(int downset, std::span<const uint64_t> set) const;
   bool contains_any(int downset, std::span<const uint64_t> set) const;
   std::span<const Step> steps(int downset) const {
@@ -32,7 +37,8 @@ class Downsets {
   }
   int num_words() const { return num_words_; }
   std::span<const uint64_t> bits(int downset) const {
-    return {words_.data() + static_cast<size_t>(downset) * num_words_, static_cast<size_t>(num_words_)};
+    return {words_.data() + static_cast<size_t>(downset) * num_words_,
+            static_cast<size_t>(num_words_)};
   }
 
  private:

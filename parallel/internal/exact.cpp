@@ -22,23 +22,28 @@ struct Stage {
   double transfer_s(const Link& link) const {
     return messages * link.latency_s + (forward_bytes + backward_bytes) * link.s_per_byte;
   }
-  double replica_s(const Link& link) const { return replica_messages * link.latency_s + replica_bytes * link.s_per_byte; }
+  double replica_s(const Link& link) const {
+    return replica_messages * link.latency_s + replica_bytes * link.s_per_byte;
+  }
   double memory(int in_flight) const { return fixed_bytes + in_flight * activation_bytes; }
 };
 
-// Enumerates the stages that can follow a downset. All costs of a stage grow with it, so that whatever is refused need not be
-// extended.
+// Enumerates the stages that can follow a downset. All costs of a stage grow with it, so that
+// whatever is refused need not be extended.
 class Stages {
  public:
   Stages(const CutGraph& graph, const Downsets& downsets)
       : graph_(graph), downsets_(downsets), seen_(downsets.size(), 0), stage_(downsets.size()) {
-    for (const CutWire& wire : graph.wires) readers_.push_back(bits_of(wire.readers, downsets.num_words()));
-    for (const CutShared& shared : graph.shared) users_.push_back(bits_of(shared.blocks, downsets.num_words()));
+    for (const CutWire& wire : graph.wires)
+      readers_.push_back(bits_of(wire.readers, downsets.num_words()));
+    for (const CutShared& shared : graph.shared)
+      users_.push_back(bits_of(shared.blocks, downsets.num_words()));
     for (int i = 0; i < downsets.size(); ++i) boundary_.push_back(!splits_a_pair(i));
   }
 
-  // Calls visit(to, stage) for each downset `to` that contains `from` (but is larger), if accept(to, stage) and so for one chain
-  // of subsets down to `from`; only for those where a stage may end.
+  // Calls visit(to, stage) for each downset `to` that contains `from` (but is larger), if
+  // accept(to, stage) and so for one chain of subsets down to `from`; only for those where a stage
+  // may end.
   template <typename Accept, typename Visit>
   void after(int from, const Accept& accept, const Visit& visit) {
     queue_.assign(1, from);
@@ -60,7 +65,8 @@ class Stages {
  private:
   bool splits_a_pair(int downset) const {
     for (size_t p = 0; p < users_.size(); ++p) {
-      if (graph_.shared[p].rule == SharedRule::kTogether && downsets_.contains_any(downset, users_[p]) &&
+      if (graph_.shared[p].rule == SharedRule::kTogether &&
+          downsets_.contains_any(downset, users_[p]) &&
           !downsets_.contains_all(downset, users_[p])) {
         return true;
       }
@@ -94,7 +100,8 @@ class Stages {
       if (any_between(from, at, users_[p])) continue;
       const CutShared& shared = graph_.shared[p];
       stage.fixed_bytes += shared.fixed_bytes;
-      if (shared.rule == SharedRule::kReplicated || !downsets_.contains_any(from, users_[p])) continue;
+      if (shared.rule == SharedRule::kReplicated || !downsets_.contains_any(from, users_[p]))
+        continue;
       stage.replica_bytes += 2 * shared.gradient_bytes;
       stage.replica_messages += 2;
     }
@@ -117,10 +124,11 @@ struct Label {
   int from = -1, from_label = -1;
 };
 
-// Keeps labels by ascending slowest, descending cost. Returns whether the label was not beaten by one that stood there.
+// Keeps labels by ascending slowest, descending cost. Returns whether the label was not beaten by
+// one that stood there.
 bool insert(std::vector<Label>& labels, const Label& label) {
-  auto at =
-      std::lower_bound(labels.begin(), labels.end(), label, [](const Label& a, const Label& b) { return a.slowest < b.slowest; });
+  auto at = std::lower_bound(labels.begin(), labels.end(), label,
+                             [](const Label& a, const Label& b) { return a.slowest < b.slowest; });
   if (at != labels.begin() && std::prev(at)->cost <= label.cost) return false;
   if (at != labels.end() && at->slowest == label.slowest && at->cost <= label.cost) return false;
   auto beaten = at;
@@ -136,7 +144,8 @@ bool insert(std::vector<Label>& labels, const Label& label) {
 
 class Search {
  public:
-  Search(const CutGraph& graph, const CutCosts& costs, const Downsets& downsets, double below, bool any)
+  Search(const CutGraph& graph, const CutCosts& costs, const Downsets& downsets, double below,
+         bool any)
       : graph_(graph),
         costs_(costs),
         downsets_(downsets),
@@ -146,7 +155,8 @@ class Search {
         labels_(downsets.size(), std::vector<std::vector<Label>>(costs.num_stages + 1)) {
     time_.resize(downsets.size(), 0.0);
     for (int i = 0; i < downsets.size(); ++i) {
-      for (const Downsets::Step& step : downsets.steps(i)) time_[step.to] = time_[i] + graph.blocks[step.block].time_s;
+      for (const Downsets::Step& step : downsets.steps(i))
+        time_[step.to] = time_[i] + graph.blocks[step.block].time_s;
     }
     for (const CutBlock& block : graph.blocks) longest_ = std::max(longest_, block.time_s);
   }
@@ -160,8 +170,9 @@ class Search {
       for (int k = 0; k < costs_.num_stages; ++k) {
         auto& labels = labels_[from][k];
         // The bound may have come down since these were found.
-        if (std::any_of(labels.begin(), labels.end(),
-                        [&](const Label& label) { return promising(from, k, label.cost, label.slowest); })) {
+        if (std::any_of(labels.begin(), labels.end(), [&](const Label& label) {
+              return promising(from, k, label.cost, label.slowest);
+            })) {
           active_.push_back(k);
         }
       }
@@ -184,13 +195,14 @@ class Search {
     return least < below_ - 1e-12 * below_;
   }
 
-  // A time that the slowest stage of any plan reaches. Labels start from it: below, differences do not matter, and there are
-  // fewer of them.
+  // A time that the slowest stage of any plan reaches. Labels start from it: below, differences do
+  // not matter, and there are fewer of them.
   double bound_slowest() {
     double low = std::max(longest_, time_.back() / costs_.num_stages);
     double high = (below_ - costs_.sum_weight * time_.back()) / costs_.max_weight;
     // A pass costs about as much as one stage number of the search.
-    for (int pass = std::min(8, costs_.num_stages / 8); pass > 0 && high < kInfinity && low < high; --pass) {
+    for (int pass = std::min(8, costs_.num_stages / 8); pass > 0 && high < kInfinity && low < high;
+         --pass) {
       const double middle = (low + high) / 2;
       (enough_stages(middle) ? high : low) = middle;
     }
@@ -201,14 +213,18 @@ class Search {
   bool enough_stages(double slowest) {
     Link cheapest = costs_.ingress[0];
     for (const Link& link : costs_.ingress) {
-      cheapest = {std::min(cheapest.latency_s, link.latency_s), std::min(cheapest.s_per_byte, link.s_per_byte)};
+      cheapest = {std::min(cheapest.latency_s, link.latency_s),
+                  std::min(cheapest.s_per_byte, link.s_per_byte)};
     }
     std::vector<int> fewest(downsets_.size(), costs_.num_stages + 1);
     fewest[0] = 0;
     for (int from = 0; from + 1 < downsets_.size(); ++from) {
       if (fewest[from] >= costs_.num_stages) continue;
       stages_.after(
-          from, [&](int, const Stage& stage) { return stage.time_s + stage.transfer_s(cheapest) <= slowest * (1 + 1e-12); },
+          from,
+          [&](int, const Stage& stage) {
+            return stage.time_s + stage.transfer_s(cheapest) <= slowest * (1 + 1e-12);
+          },
           [&](int to, const Stage&) { fewest[to] = std::min(fewest[to], fewest[from] + 1); });
     }
     return fewest.back() <= costs_.num_stages;
@@ -216,18 +232,21 @@ class Search {
 
   // A block for each stage to come.
   bool leaves_enough(int downset, int k) const {
-    return static_cast<int>(graph_.blocks.size()) - downsets_.num_blocks(downset) >= costs_.num_stages - k;
+    return static_cast<int>(graph_.blocks.size()) - downsets_.num_blocks(downset) >=
+           costs_.num_stages - k;
   }
 
-  // The stage is possible at one active stage number at least, by caps and by the bound on the slowest stage.
+  // The stage is possible at one active stage number at least, by caps and by the bound on the
+  // slowest stage.
   bool acceptable(int to, const Stage& stage) const {
     const double base = costs_.sum_weight * time_.back();
     for (const int k : active_) {
       if (!leaves_enough(to, k + 1) || stage.memory(costs_.in_flight[k]) > costs_.caps[k]) continue;
       if (any_ || below_ == kInfinity) return true;
       const double transfer = stage.transfer_s(costs_.ingress[k]);
-      const double least = base + costs_.sum_weight * transfer + costs_.byte_weight * stage.forward_bytes +
-                           stage.replica_s(costs_.ingress[k]) + costs_.max_weight * (stage.time_s + transfer);
+      const double least =
+          base + costs_.sum_weight * transfer + costs_.byte_weight * stage.forward_bytes +
+          stage.replica_s(costs_.ingress[k]) + costs_.max_weight * (stage.time_s + transfer);
       if (least < below_ - 1e-12 * below_) return true;
     }
     return false;
@@ -246,11 +265,14 @@ class Search {
       }
       const Link& link = costs_.ingress[k];
       const double time = stage.time_s + stage.transfer_s(link);
-      const double cost = costs_.sum_weight * time + costs_.byte_weight * stage.forward_bytes + stage.replica_s(link);
+      const double cost = costs_.sum_weight * time + costs_.byte_weight * stage.forward_bytes +
+                          stage.replica_s(link);
       const auto& labels = labels_[from][k];
       for (int i = 0; i < static_cast<int>(labels.size()); ++i) {
         Label label{labels[i].cost + cost, std::max(labels[i].slowest, time), from, i};
-        if (!whole) label.slowest = std::max(label.slowest, (time_.back() - time_[to]) / (costs_.num_stages - k - 1));
+        if (!whole)
+          label.slowest =
+              std::max(label.slowest, (time_.back() - time_[to]) / (costs_.num_stages - k - 1));
         if (!promising(to, k + 1, label.cost, label.slowest) || !insert(reached, label)) continue;
         if (whole) below_ = std::min(below_, label.cost + costs_.max_weight * label.slowest);
       }
@@ -272,7 +294,8 @@ class Search {
     for (int at = full, k = costs_.num_stages; k > 0; --k) {
       const Label& label = labels_[at][k][best];
       for (int b = 0; b < static_cast<int>(graph_.blocks.size()); ++b) {
-        if (downsets_.contains(at, b) && !downsets_.contains(label.from, b)) result.stage_of_block[b] = k - 1;
+        if (downsets_.contains(at, b) && !downsets_.contains(label.from, b))
+          result.stage_of_block[b] = k - 1;
       }
       at = label.from;
       best = label.from_label;
@@ -295,13 +318,16 @@ class Search {
 
 }  // namespace
 
-SearchResult search(const CutGraph& graph, const CutCosts& costs, const Downsets& downsets, double below, bool any) {
+SearchResult search(const CutGraph& graph, const CutCosts& costs, const Downsets& downsets,
+                    double below, bool any) {
   CONTEXTURE_INVARIANT(downsets.complete(), "the search needs all downsets");
   return Search(graph, costs, downsets, below, any).run();
 }
 
-std::vector<bool> feasible_stages(const CutGraph& graph, const Downsets& downsets, double cap, int microbatches, int max_stages) {
-  // covered[i][j]: what lies outside downset i can be divided into j stages, the last j of any plan.
+std::vector<bool> feasible_stages(const CutGraph& graph, const Downsets& downsets, double cap,
+                                  int microbatches, int max_stages) {
+  // covered[i][j]: what lies outside downset i can be divided into j stages, the last j of any
+  // plan.
   std::vector<std::vector<bool>> covered(downsets.size(), std::vector<bool>(max_stages + 1, false));
   covered.back()[0] = true;
   Stages stages(graph, downsets);
@@ -310,7 +336,8 @@ std::vector<bool> feasible_stages(const CutGraph& graph, const Downsets& downset
         from, [&](int, const Stage& stage) { return stage.memory(1) <= cap; },
         [&](int to, const Stage& stage) {
           for (int j = 1; j <= max_stages; ++j) {
-            if (covered[to][j - 1] && stage.memory(std::min(microbatches, j)) <= cap) covered[from][j] = true;
+            if (covered[to][j - 1] && stage.memory(std::min(microbatches, j)) <= cap)
+              covered[from][j] = true;
           }
         });
   }

@@ -15,7 +15,8 @@ struct Range {
 
 class Moves {
  public:
-  Moves(const Trace& trace, int num_stages) : num_stages_(num_stages), before_(trace.blocks.size()), after_(trace.blocks.size()) {
+  Moves(const Trace& trace, int num_stages)
+      : num_stages_(num_stages), before_(trace.blocks.size()), after_(trace.blocks.size()) {
     for (const TraceWire& wire : trace.wires) {
       for (const int reader : wire.readers) {
         before_[reader].push_back(wire.producer);
@@ -67,7 +68,8 @@ bool better(const Plan& a, const Plan& b) {
 Plan improve(const Trace& trace, const Plan& start, const PartitionOptions& options) {
   const int num_stages = static_cast<int>(start.stages.size());
   const Moves moves(trace, num_stages);
-  Plan best = evaluate(trace, start.stage_of_block, start.device_of_stage, options);  // the start may have other prices
+  Plan best = evaluate(trace, start.stage_of_block, start.device_of_stage,
+                       options);  // the start may have other prices
   for (bool moved = true; moved;) {
     moved = false;
     for (int b = 0; b < static_cast<int>(trace.blocks.size()); ++b) {
@@ -87,8 +89,10 @@ Plan improve(const Trace& trace, const Plan& start, const PartitionOptions& opti
 
 Plan brute_force(const Trace& trace, const PartitionOptions& options) {
   const int n = static_cast<int>(trace.blocks.size()), num_stages = options.num_devices;
-  CONTEXTURE_USAGE_REQUIRE(n <= 12, "brute force tries every assignment: at most 12 blocks, not ", n);
-  CONTEXTURE_USAGE_REQUIRE(n >= num_stages && num_stages >= 1, n, " blocks cannot fill ", num_stages, " stages");
+  CONTEXTURE_USAGE_REQUIRE(n <= 12, "brute force tries every assignment: at most 12 blocks, not ",
+                           n);
+  CONTEXTURE_USAGE_REQUIRE(n >= num_stages && num_stages >= 1, n, " blocks cannot fill ",
+                           num_stages, " stages");
   const Moves moves(trace, num_stages);
   std::vector<int> device(num_stages), stage(n, num_stages - 1);
   for (int s = 0; s < num_stages; ++s) device[s] = s;

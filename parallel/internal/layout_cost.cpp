@@ -74,12 +74,12 @@ int64_t LayoutCosts::rows() {
 
 // A microbatch holds g of the step's G groups. Where a document of the step is read by r groups on
 // average, and these come as drawn, a document is missing from a microbatch with probability
-// (1 - g/G)^r. Grouped, those that read the same meet: no microbatch then reads more than its share,
-// but none less than one group does.
+// (1 - g/G)^r. Grouped, those that read the same meet: no microbatch then reads more than its
+// share, but none less than one group does.
 double LayoutCosts::documents(const Layout& layout) const {
   if (options_.distinct_ratio <= 0.0) return 1.0;
-  const auto size = static_cast<double>(model_.whole_inputs), n = static_cast<double>(inputs(layout)),
-             groups = std::ceil(n / size),
+  const auto size = static_cast<double>(model_.whole_inputs),
+             n = static_cast<double>(inputs(layout)), groups = std::ceil(n / size),
              all = std::max(groups, static_cast<double>(model_.batch_size) / size),
              readers = 1.0 / (size * options_.distinct_ratio);
   if (readers <= 1.0) return std::min(1.0 / readers, n / groups);  // not even all inputs of a group
@@ -98,18 +98,17 @@ bool LayoutCosts::assembly_matters(Layout layout) const {
 const LayoutTrace& LayoutCosts::trace(const Layout& layout, int64_t n, bool split_backward) {
   const double shared = documents(layout);
   const RankGroup& tensor = links(layout).tensor;
-  const std::string key = concat(n, " ", tensor.nodes, " ", tensor.per_node, " ", split_backward, " ",
-                                 shared, " ", joined(layout.recompute));
+  const std::string key = concat(n, " ", tensor.nodes, " ", tensor.per_node, " ", split_backward,
+                                 " ", shared, " ", joined(layout.recompute));
   const auto known = traces_.find(key);
   if (known != traces_.end()) return known->second;
   return traces_
-      .emplace(key,
-               layout_trace(shared == 1.0 ? whole(n) : with_documents(whole(n), shared),
-                            {.tensor = tensor,
-                             .sequence = model_.sequence,
-                             .split_backward = split_backward,
-                             .recompute = layout.recompute,
-                             .flops_per_s = flops_per_s()}))
+      .emplace(key, layout_trace(shared == 1.0 ? whole(n) : with_documents(whole(n), shared),
+                                 {.tensor = tensor,
+                                  .sequence = model_.sequence,
+                                  .split_backward = split_backward,
+                                  .recompute = layout.recompute,
+                                  .flops_per_s = flops_per_s()}))
       .first->second;
 }
 
@@ -181,8 +180,7 @@ double LayoutCosts::offload_s(double rank_parameters, double all_parameters,
 }
 
 // Of the schedule alone. work_s: a microbatch's, over all ranks.
-double LayoutCosts::pipeline_bound(const Layout& layout, const LayoutTrace& traced,
-                                   double work_s) {
+double LayoutCosts::pipeline_bound(const Layout& layout, const LayoutTrace& traced, double work_s) {
   const auto m = static_cast<double>(layout.microbatches);
   const int p = layout.pp;
   const Trace& t = traced.trace;
@@ -193,9 +191,9 @@ double LayoutCosts::pipeline_bound(const Layout& layout, const LayoutTrace& trac
     return std::max(bound, pipeline_bound_s(p, m, work_s, traced.path_s));
   const SlicedPaths& paths = sliced_paths(layout, traced);
   bound = std::max(bound, pipeline_bound_s(p, m, paths.first_s, paths.first_s));
-  return paths.share > 0 ? std::max(bound, pipeline_bound_s(p, m / paths.share, paths.sliced_s,
-                                                            paths.sliced_s))
-                         : bound;
+  return paths.share > 0
+             ? std::max(bound, pipeline_bound_s(p, m / paths.share, paths.sliced_s, paths.sliced_s))
+             : bound;
 }
 
 // What is behind a rank on the path need only wait for its first slice. Work before the slices may
@@ -251,10 +249,12 @@ LayoutCosts::Bounds LayoutCosts::bounds(const Layout& layout) {
   }
   out.step_s += model_.search_s;
   const double in_flight = layout.schedule == "gpipe" ? m : 1.0;
-  // Some rank has its share of the activations in flight before it has gradients, and all its states in the end.
+  // Some rank has its share of the activations in flight before it has gradients, and all its
+  // states in the end.
   const MemoryParts states = states_of(parameters, layout);
-  out.memory_bytes = std::max(states.total(), states.total() - states.gradients + in_flight * activations) / p +
-                     model_.input_bytes * static_cast<double>(model_.batch_size) / n;
+  out.memory_bytes =
+      std::max(states.total(), states.total() - states.gradients + in_flight * activations) / p +
+      model_.input_bytes * static_cast<double>(model_.batch_size) / n;
   return out;
 }
 
@@ -270,8 +270,9 @@ PartitionOptions LayoutCosts::partition_options(const Layout& layout) {
 }
 
 // The partitioner's stages. Layouts that differ in what leaves the balance of the blocks as it is
-// share one cut (so do placements with equal links between the stages): it is made for kMicrobatchesAStage microbatches of the smallest whole size, with
-// nothing recomputed where all would be.
+// share one cut (so do placements with equal links between the stages): it is made for
+// kMicrobatchesAStage microbatches of the smallest whole size, with nothing recomputed where all
+// would be.
 const LayoutCosts::Cut& LayoutCosts::fastest_cut(const Layout& layout) {
   Layout like = layout;
   if (like.recompute == std::vector<std::string>{"all"}) like.recompute.clear();
@@ -302,7 +303,8 @@ std::optional<Plan> LayoutCosts::cut(const Layout& layout, const std::vector<dou
     found = fastest_cut(layout);
   } else if (layout.stages() > 1) {
     PartitionOptions options = partition_options(layout);
-    options.partitioner = Partitioner::kLinear;  // of the blocks' own order: hundreds of such cuts are made in a search
+    options.partitioner = Partitioner::kLinear;  // of the blocks' own order: hundreds of such cuts
+                                                 // are made in a search
     options.microbatches = static_cast<int>(layout.microbatches);
     options.memory_caps = caps;
     options.in_flight = held(layout);

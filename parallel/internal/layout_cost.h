@@ -83,7 +83,7 @@ class LayoutCosts {
   std::map<std::string, LayoutTrace> traces_;
   std::map<std::pair<const LayoutTrace*, int64_t>, SlicedPaths> sliced_paths_;
   std::map<std::tuple<int, int, int, std::string>, MeshLinks> links_;  // by dp, pp, tp, order
-  std::map<std::string, Cut> cuts_;  // without caps
+  std::map<std::string, Cut> cuts_;                                    // without caps
   std::map<std::string, std::vector<bool>> behind_;
 };
 

@@ -51,9 +51,11 @@ LayoutTrace layout_trace(const Trace& whole, const TraceLayout& layout) {
           &block.input_grad_flops, &block.weight_grad_flops}) {
       *amount *= share;
     }
-    // Row by row shared out, of what is not split, are the results of branches, not what enters them: half.
+    // Row by row shared out, of what is not split, are the results of branches, not what enters
+    // them: half.
     const double whole = 1.0 - block.split_activations,
-                 kept = block.split_activations / n + (layout.sequence ? whole * (1.0 + rows) / 2 : whole);
+                 kept = block.split_activations / n +
+                        (layout.sequence ? whole * (1.0 + rows) / 2 : whole);
     const double activations =
         std::max(output_bytes[b], kept * static_cast<double>(block.activation_bytes));
     out.full_activations.push_back(activations);
@@ -109,9 +111,9 @@ BlockTimes block_times(const LayoutTrace& traced, size_t b, double rows, double 
   BlockTimes out;
   out.weight_grad_s = share * block.weight_grad_s;
   const double forward = sums_s(tensor, block.forward_sums, part(block.forward_sum_bytes)),
-               backward = exposed_s(
-                   sums_s(tensor, block.backward_sums, part(block.backward_sum_bytes)),
-                   out.weight_grad_s, traced.layout.split_backward);
+               backward =
+                   exposed_s(sums_s(tensor, block.backward_sums, part(block.backward_sum_bytes)),
+                             out.weight_grad_s, traced.layout.split_backward);
   out.forward_s = share * (block.forward_s - traced.forward_sums_s[b]) + forward;
   out.input_grad_s = share * (block.input_grad_s - traced.backward_sums_s[b]) + backward +
                      (block.recompute ? out.forward_s : 0.0);

@@ -21,9 +21,9 @@ struct TraceLayout {
 struct LayoutTrace {
   Trace trace;                           // with times
   std::vector<double> full_activations;  // [block] bytes, as if nothing were recomputed
-  std::vector<double> tensor_bytes;   // [block] sent by one rank for a microbatch
-  std::vector<double> forward_flops;  // [block] of the whole model
-  double path_s = 0.0;                // critical_path_s
+  std::vector<double> tensor_bytes;      // [block] sent by one rank for a microbatch
+  std::vector<double> forward_flops;     // [block] of the whole model
+  double path_s = 0.0;                   // critical_path_s
   TraceLayout layout;
   // [block] of the trace's times: all-reduces that a microbatch waits for
   std::vector<double> forward_sums_s, backward_sums_s;
@@ -31,14 +31,16 @@ struct LayoutTrace {
 
 LayoutTrace layout_trace(const Trace& whole, const TraceLayout& layout);
 
-// The same with so many times the documents: blocks that are about documents alone, and their wires.
+// The same with so many times the documents: blocks that are about documents alone, and their
+// wires.
 Trace with_documents(const Trace& trace, double factor);
 
 // What a block takes for a part of its rows that has these shares of all rows and of all pairs of
 // rows that are compared. Whole blocks have 1 and 1.
 struct BlockTimes {
-  double forward_s = 0.0, input_grad_s = 0.0, weight_grad_s = 0.0;  // recomputation is in the second
-  double sums_s = 0.0;  // of them: all-reduces over tensor-parallel ranks
+  double forward_s = 0.0, input_grad_s = 0.0,
+         weight_grad_s = 0.0;  // recomputation is in the second
+  double sums_s = 0.0;         // of them: all-reduces over tensor-parallel ranks
 };
 BlockTimes block_times(const LayoutTrace& traced, size_t block, double rows, double pairs);
 

@@ -27,7 +27,7 @@ struct Pipeline::Step {
   std::map<std::pair<Key, int>, Arriving> arriving_gradients;  // by wire, index and reading rank
   std::map<std::pair<int, int>, ForwardPass> forwards;         // by stage and index
   std::map<std::pair<int, int>, Deferred> deferred;
-  std::map<int, std::deque<Message>> coming;  // without tags: by sender, what it has yet to send
+  std::map<int, std::deque<Message>> coming;    // without tags: by sender, what it has yet to send
   std::map<std::pair<Key, int>, Pending> sent;  // forward sends: done when the gradient comes back
   std::deque<Pending> sent_gradients;
   std::map<int, int> backwards_left;  // by stage: microbatches

@@ -33,8 +33,8 @@ inline double transfer(const StageGraph& graph, const StageTimes& times, int edg
 
 inline bool is_backward(Work work) { return work == Work::kBackward || work == Work::kInputGrad; }
 
-// Highest microbatch number + 1. One as high as the number of actions belongs to no whole schedule and does not count: what is
-// allocated by this number stays small whatever a text says.
+// Highest microbatch number + 1. One as high as the number of actions belongs to no whole schedule
+// and does not count: what is allocated by this number stays small whatever a text says.
 int num_microbatches_of(const Schedule& schedule);
 
 }  // namespace contexture::parallel

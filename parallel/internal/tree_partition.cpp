@@ -54,7 +54,8 @@ class ModuleTree {
     for (const TraceBlock& block : trace.blocks) {
       memory.push_back(static_cast<double>(block.resident_bytes + block.activation_bytes));
       for (const int p : block.parameters) {
-        if (!counted[p]) memory.back() += state_factor * static_cast<double>(trace.parameters[p].bytes);
+        if (!counted[p])
+          memory.back() += state_factor * static_cast<double>(trace.parameters[p].bytes);
         counted[p] = true;
       }
       time.push_back(step_s(block));
@@ -99,8 +100,10 @@ struct Task {
 
 }  // namespace
 
-std::vector<int> tree_devices(const Trace& trace, int num_devices, double memory_weight, double state_factor) {
-  CONTEXTURE_USAGE_REQUIRE(memory_weight >= 0 && memory_weight <= 1, "memory_weight lies in 0..1, not ", memory_weight);
+std::vector<int> tree_devices(const Trace& trace, int num_devices, double memory_weight,
+                              double state_factor) {
+  CONTEXTURE_USAGE_REQUIRE(memory_weight >= 0 && memory_weight <= 1,
+                           "memory_weight lies in 0..1, not ", memory_weight);
   const ModuleTree tree(trace, memory_weight, state_factor);
   std::vector<int> device(trace.blocks.size(), -1);
   std::vector<int> all(num_devices);

@@ -1,4 +1,5 @@
-// The tree partition of SageMaker (arXiv:2111.05972): modules are divided over devices from the root down.
+// The tree partition of SageMaker (arXiv:2111.05972): modules are divided over devices from the
+// root down.
 #pragma once
 #include <vector>
 
@@ -6,9 +7,10 @@
 
 namespace contexture::parallel {
 
-// A device for each block. A module's cost is memory_weight * its share of memory + (1 - memory_weight) * its share of time;
-// memory is state_factor * parameters + resident + activations of one microbatch. Modules that share a parameter count as one, at
-// the first's place.
-std::vector<int> tree_devices(const Trace& trace, int num_devices, double memory_weight, double state_factor);
+// A device for each block. A module's cost is memory_weight * its share of memory + (1 -
+// memory_weight) * its share of time; memory is state_factor * parameters + resident + activations
+// of one microbatch. Modules that share a parameter count as one, at the first's place.
+std::vector<int> tree_devices(const Trace& trace, int num_devices, double memory_weight,
+                              double state_factor);
 
 }  // namespace contexture::parallel

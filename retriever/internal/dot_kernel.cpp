@@ -21,7 +21,8 @@ using Loose = float __attribute__((aligned(1), may_alias));
 using Mask = int32_t __attribute__((vector_size(4 * kLanes)));
 using Words = int64_t __attribute__((vector_size(4 * kLanes)));
 
-// By copying: clang takes a pointer to such a vector for one to aligned memory, whatever its type says.
+// By copying: clang takes a pointer to such a vector for one to aligned memory, whatever its type
+// says.
 Lanes load(const void* p) {
   Lanes out;
   __builtin_memcpy(&out, p, sizeof out);

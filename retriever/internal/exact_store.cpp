@@ -122,7 +122,8 @@ class ExactStore : public Store {
     std::vector<int64_t> query_of(n);
     std::iota(query_of.begin(), query_of.end(), int64_t{0});
     const int64_t num_blocks = (size_ + BlockScanner::kBlock - 1) / BlockScanner::kBlock;
-    [[maybe_unused]] const bool shared = n * size_ * dim_ >= kWorthThreads;  // unused without OpenMP
+    [[maybe_unused]] const bool shared =
+        n * size_ * dim_ >= kWorthThreads;  // unused without OpenMP
     std::vector<std::vector<Shortlist>> by_thread(static_cast<size_t>(max_threads()));
 #pragma omp parallel if (shared)
     {

@@ -120,7 +120,8 @@ TEST(ExitCodes, SayWhatKindOfFailureItWas) {
   EXPECT_EQ(run_program({"ask", "run", "question", "surplus"}).code, 2) << "an argument too many";
   EXPECT_EQ(run_program({"train", "--set", "model.kv_heads=3"}).code, 2)
       << "a setting that cannot work";
-  EXPECT_EQ(run_program({"train", "--set", "run.device=tpu"}).code, 2) << "a device that nobody knows";
+  EXPECT_EQ(run_program({"train", "--set", "run.device=tpu"}).code, 2)
+      << "a device that nobody knows";
   EXPECT_EQ(run_program({"train", "--config", "/nonexistent.json"}).code, 1)
       << "a file that is not there";
   EXPECT_EQ(run_program({"eval", kFlags}).code, 3) << "a folder that is no run";
@@ -179,9 +180,11 @@ TEST(Trace, CountsEveryParameterOnceAndNamesTheReadersOfEveryWire) {
 TEST(Trace, CutsTheModelIntoStagesThatCoverItOnce) {
   const TempDir dir;
   const std::string file = (dir.path() / "trace.json").string();
-  for (const char* partitioner : {"exact", "linear", "tree", "pipedream", "parameters", "uniform"}) {
-    const Result result = run_program({"trace", "--config", kSource + "/configs/vlm-17b.json", "--stages", "4", "--partitioner", partitioner,
-                                       "--output", file, "--json"});
+  for (const char* partitioner :
+       {"exact", "linear", "tree", "pipedream", "parameters", "uniform"}) {
+    const Result result =
+        run_program({"trace", "--config", kSource + "/configs/vlm-17b.json", "--stages", "4",
+                     "--partitioner", partitioner, "--output", file, "--json"});
     ASSERT_EQ(result.code, 0) << result.err;
     const Json plan = result.json()["plan"];
     std::set<std::string> seen;
@@ -194,11 +197,15 @@ TEST(Trace, CutsTheModelIntoStagesThatCoverItOnce) {
     EXPECT_EQ(listed, seen.size()) << partitioner;
   }
   EXPECT_EQ(read_json_file(file)["format"], "contexture-trace");
-  EXPECT_EQ(run_program({"trace", "--config", kSource + "/configs/tiny.json", "--stages", "3", "--partitioner", "clever"}).code, 2);
+  EXPECT_EQ(run_program({"trace", "--config", kSource + "/configs/tiny.json", "--stages", "3",
+                         "--partitioner", "clever"})
+                .code,
+            2);
 }
 
 TEST(Trace, TimesABlockAtATime) {
-  const Result result = run_program({"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"});
+  const Result result =
+      run_program({"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const Json work = result.json()["work"];
   EXPECT_TRUE(work["timed"].get<bool>());
@@ -284,19 +291,19 @@ TEST(TokenizerCommand, TrainsEncodesAndDecodes) {
 }
 
 TEST(Bench, EachPartPrintsItsFiguresAsOneObject) {
-  const Result train = run_program({"bench", "train", "--precision", "fp32,bf16", "--fusion", "fid", "--warmup", "1", "--steps", "2",
-                                    "--threads", "1", "--json"});
+  const Result train = run_program({"bench", "train", "--precision", "fp32,bf16", "--fusion", "fid",
+                                    "--warmup", "1", "--steps", "2", "--threads", "1", "--json"});
   ASSERT_EQ(train.code, 0) << train.err;
   ASSERT_EQ(train.json()["runs"].size(), 2u);
   EXPECT_EQ(train.json()["runs"][1]["contexture"]["config"]["precision"], "bf16");
   EXPECT_GT(train.json()["runs"][1]["contexture"]["examples_per_s"], 0.0);
-  const Result search =
-      run_program({"bench", "search", "--shape", "3x200x20,1x50x7", "--seconds", "0.01", "--threads", "1", "--json"});
+  const Result search = run_program({"bench", "search", "--shape", "3x200x20,1x50x7", "--seconds",
+                                     "0.01", "--threads", "1", "--json"});
   ASSERT_EQ(search.code, 0) << search.err;
   EXPECT_EQ(search.json()["runs"][1]["dim"], 7);
   EXPECT_GT(search.json()["runs"][1]["contexture"]["ms"], 0.0);
-  const Result loader =
-      run_program({"bench", "loader", "--images", "70", "--size", "40", "--side", "16", "--passes", "1", "--json"});
+  const Result loader = run_program({"bench", "loader", "--images", "70", "--size", "40", "--side",
+                                     "16", "--passes", "1", "--json"});
   ASSERT_EQ(loader.code, 0) << loader.err;
   EXPECT_GT(loader.json()["contexture"]["images_per_s"], 0.0);
   EXPECT_EQ(run_program({"bench", "search", "--shape", "3x200"}).code, 2);

@@ -25,9 +25,9 @@ class EvalRun : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     dir_ = new TempDir;
-    trained_ = new Result(run_program(tiny_training(
-        run(), {"--set", "train.precision=fp64", "--set", "model.kv_heads=2", "--set",
-                "data.query=text", "--json"})));  // questions alone find little
+    trained_ = new Result(run_program(
+        tiny_training(run(), {"--set", "train.precision=fp64", "--set", "model.kv_heads=2", "--set",
+                              "data.query=text", "--json"})));  // questions alone find little
     fs::create_symlink(kFlags + "images", dir_->path() / "images");
   }
   static void TearDownTestSuite() {
@@ -60,8 +60,9 @@ class EvalRun : public testing::Test {
   }
 
   // The test examples, each changed by what the run answers it, as a file.
-  static std::string changed(const std::string& name,
-                             const std::function<void(Json& example, const std::string& said)>& change) {
+  static std::string changed(
+      const std::string& name,
+      const std::function<void(Json& example, const std::string& said)>& change) {
     figures("qa", {run(), "--output", at("said.jsonl")});
     std::map<std::string, std::string> said;
     for (const Json& line : lines_of(at("said.jsonl")))
@@ -98,8 +99,8 @@ TEST_F(EvalRun, RetrievalIsThatOfTheTableAndOfItsFiles) {
   EXPECT_GT(mrr, 0.0);
   EXPECT_LT(mrr, 1.0) << "a run that finds everything would show little";
   EXPECT_EQ(lines_of(each).size(), 12u);
-  const Json files = figures("retrieval", {"--qrels", results + ".qrels", "--run",
-                                           results + ".run", "-k", "1,5,20"});
+  const Json files = figures(
+      "retrieval", {"--qrels", results + ".qrels", "--run", results + ".run", "-k", "1,5,20"});
   EXPECT_EQ(files["measures"], own["measures"]);
   const Json same =
       figures("retrieval", {run(), "-k", "1,5,20", "--compare", results + ".run"})["compared"];
@@ -123,8 +124,8 @@ TEST_F(EvalRun, AnswersAreScoredAsTheirFileIs) {
               kRounding);
   EXPECT_TRUE(measures.contains("has_answer@1"));
   EXPECT_FALSE(measures.contains("has_answer@5")) << "an answer reads two documents";
-  const Json files = figures(
-      "qa", {"--predictions", said, "--references", kFlags + "test.jsonl", "-k", "1"});
+  const Json files =
+      figures("qa", {"--predictions", said, "--references", kFlags + "test.jsonl", "-k", "1"});
   EXPECT_EQ(files["measures"], measures);
   EXPECT_EQ(figures("qa", {run()}, 2), own);
   // The model's own words as the right ones: everything is right.
@@ -176,9 +177,9 @@ TEST_F(EvalRun, AnswersAboutPicturesAreHeldAgainstSeveralAnnotators) {
     example["answer"] = "qqq|" + answer;
     example["type"] = "templated";
   });
-  EXPECT_NEAR(
-      figures("vqa", {run(), "--from", "evqa", "--data", pages})["measures"]["em"]["mean"].get<double>(),
-      100.0, kRounding);
+  EXPECT_NEAR(figures("vqa", {run(), "--from", "evqa", "--data", pages})["measures"]["em"]["mean"]
+                  .get<double>(),
+              100.0, kRounding);
   expect_refused("vqa", {run(), "--from", "evqa"}, 3, "answer");
 }
 

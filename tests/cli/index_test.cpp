@@ -207,14 +207,17 @@ TEST_F(IndexCommands, RanksSearchAListOfShardsAsOneProcessDoes) {
   };
   const Result like = run_program(command("1", {"--like", "41", "--json"}));
   ASSERT_EQ(like.code, 0) << like.err;
-  ASSERT_EQ(run_program(command("1", {"--query-vectors", queries, "--output", at("1.run")})).code, 0);
+  ASSERT_EQ(run_program(command("1", {"--query-vectors", queries, "--output", at("1.run")})).code,
+            0);
   for (const char* ranks : {"2", "3", "4"}) {
     const Result together = run_program(command(ranks, {"--like", "41", "--json"}));
     ASSERT_EQ(together.code, 0) << together.err;
     EXPECT_EQ(together.json(), like.json()) << ranks;
-    EXPECT_EQ(together.err.find("nothing to search") != std::string::npos, ranks[0] == '4') << together.err;
+    EXPECT_EQ(together.err.find("nothing to search") != std::string::npos, ranks[0] == '4')
+        << together.err;
     const std::string run = at(std::string(ranks) + ".run");
-    const Result many = run_program(command(ranks, {"--query-vectors", queries, "--output", run, "--mapped"}));
+    const Result many =
+        run_program(command(ranks, {"--query-vectors", queries, "--output", run, "--mapped"}));
     ASSERT_EQ(many.code, 0) << many.err;
     EXPECT_EQ(read_file(run), read_file(at("1.run"))) << ranks;
   }

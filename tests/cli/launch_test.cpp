@@ -1,4 +1,5 @@
-// contexture launch with real processes: who prints where, which signals and failures reach whom, and the exit code.
+// contexture launch with real processes: who prints where, which signals and failures reach whom,
+// and the exit code.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -13,7 +14,9 @@
 namespace contexture::cli {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 int count(const std::string& text, const std::string& part) {
   int n = 0;
@@ -53,7 +56,10 @@ TEST(Launch, PassesRank0sStdoutThroughAndPrefixesTheRest) {
   EXPECT_EQ(first["size"], "3 (CONTEXTURE_WORLD_SIZE)");
   EXPECT_EQ(first["local_size"], "3 (CONTEXTURE_LOCAL_SIZE)");
   for (const char* rank : {"1", "2"}) {
-    EXPECT_TRUE(std::regex_search(result.err, std::regex(concat("\\[rank ", rank, "\\] +\"rank\": \"", rank, " \\(CONTEXTURE_RANK\\)\"")))) << result.err;
+    EXPECT_TRUE(
+        std::regex_search(result.err, std::regex(concat("\\[rank ", rank, "\\] +\"rank\": \"", rank,
+                                                        " \\(CONTEXTURE_RANK\\)\""))))
+        << result.err;
   }
   EXPECT_FALSE(contains(result.err, "[rank 0]"));
 }
@@ -66,19 +72,25 @@ TEST(Launch, ItsRanksMeet) {
 
 TEST(Launch, ARankThatNeverComesIsNamedOnce) {
   // Of two nodes only the first is there.
-  const Result result = run_program(launch({"--nproc", "2", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29473"},
-                                           {"env", "--connect", "--deadline", "2"}));
+  const Result result = run_program(launch(
+      {"--nproc", "2", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:29473"},
+      {"env", "--connect", "--deadline", "2"}));
   EXPECT_EQ(result.code, 4);
   EXPECT_EQ(count(result.err, "never saw rank 2 and 3 of 4"), 1) << result.err;
 }
 
 TEST(Launch, DryRunShowsWhereEachRankStands) {
-  const Result result = run_program(launch({"--nproc", "4", "--dry-run", "--json"}, {"train", "--set", "parallel.dp=2", "--set=parallel.tp=2"}));
+  const Result result =
+      run_program(launch({"--nproc", "4", "--dry-run", "--json"},
+                         {"train", "--set", "parallel.dp=2", "--set=parallel.tp=2"}));
   EXPECT_EQ(result.code, 0) << result.err;
   const Json ranks = result.json()["ranks"];
   ASSERT_EQ(ranks.size(), 4u);
-  EXPECT_EQ(ranks[3], (Json{{"rank", 3}, {"node", 0}, {"local_rank", 3}, {"dp", 1}, {"pp", 0}, {"tp", 1}}));
-  const Result text = run_program(launch({"--nproc", "2", "--nnodes", "2", "--node-rank", "1", "--rendezvous", "h:1", "--dry-run"}, {"train"}));
+  EXPECT_EQ(ranks[3],
+            (Json{{"rank", 3}, {"node", 0}, {"local_rank", 3}, {"dp", 1}, {"pp", 0}, {"tp", 1}}));
+  const Result text = run_program(launch(
+      {"--nproc", "2", "--nnodes", "2", "--node-rank", "1", "--rendezvous", "h:1", "--dry-run"},
+      {"train"}));
   EXPECT_TRUE(contains(text.out, "nnodes = 2 (--nnodes)")) << text.out;
 }
 
@@ -92,7 +104,8 @@ TEST(Launch, RefusesAMeshThatDoesNotFitOnceAndStartsNothing) {
 TEST(Launch, RefusesATakenPortByNumber) {
   const Process first(launch({"--nproc", "1", "--rendezvous", "127.0.0.1:29471"}, kLong));
   children(first, 1);
-  const Result second = run_program(launch({"--nproc", "1", "--rendezvous", "127.0.0.1:29471"}, {"env"}));
+  const Result second =
+      run_program(launch({"--nproc", "1", "--rendezvous", "127.0.0.1:29471"}, {"env"}));
   EXPECT_EQ(second.code, 1);
   EXPECT_TRUE(contains(second.err, "port 29471 is taken")) << second.err;
 }

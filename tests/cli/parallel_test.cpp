@@ -1,4 +1,5 @@
-// Training over processes: the same numbers, and what happens when one of them dies, stops or is told to end.
+// Training over processes: the same numbers, and what happens when one of them dies, stops or is
+// told to end.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -22,7 +23,9 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-Arguments launched(int ranks, const Arguments& command) { return with({"launch", "--nproc", std::to_string(ranks), "--grace", "3", "--"}, command); }
+Arguments launched(int ranks, const Arguments& command) {
+  return with({"launch", "--nproc", std::to_string(ranks), "--grace", "3", "--"}, command);
+}
 
 Arguments set(const std::vector<std::string>& settings) {
   Arguments out;
@@ -30,7 +33,9 @@ Arguments set(const std::vector<std::string>& settings) {
   return out;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 int count(const std::string& text, const std::string& part) {
   int n = 0;
@@ -38,7 +43,9 @@ int count(const std::string& text, const std::string& part) {
   return n;
 }
 
-double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
 
 // The rank processes of a launcher, by rank: they are started in order.
 std::vector<pid_t> ranks_of(const Process& launcher) {
@@ -55,16 +62,24 @@ struct Layout {
 };
 
 TEST(Parallel, ProcessesGiveTheResultOfOne) {
-  for (const Layout& layout : {Layout{2, {"parallel.pp=2"}}, Layout{4, {"parallel.zero=3"}}, Layout{4, {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb_h1"}},
-                               Layout{4, {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=interleaved", "parallel.chunks=2", "parallel.order=pp,dp,tp"}},
-                               Layout{3, {"parallel.pp=3", "parallel.schedule=list", "parallel.shared=colocate", "parallel.recompute=[\"all\"]"}}}) {
+  for (const Layout& layout :
+       {Layout{2, {"parallel.pp=2"}}, Layout{4, {"parallel.zero=3"}},
+        Layout{4, {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb_h1"}},
+        Layout{4,
+               {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=interleaved",
+                "parallel.chunks=2", "parallel.order=pp,dp,tp"}},
+        Layout{3,
+               {"parallel.pp=3", "parallel.schedule=list", "parallel.shared=colocate",
+                "parallel.recompute=[\"all\"]"}}}) {
     SCOPED_TRACE(Json(layout.settings).dump());
     const TempDir dir;
-    const Arguments command = with(tiny_training(dir.path() / "run", set(layout.settings)), {"--set", "model.kv_heads=2", "--verify-parity", "--json"});
+    const Arguments command = with(tiny_training(dir.path() / "run", set(layout.settings)),
+                                   {"--set", "model.kv_heads=2", "--verify-parity", "--json"});
     const Result result = run_program(launched(layout.ranks, command));
     ASSERT_EQ(result.code, 0) << result.err;
     const Json differences = result.json();
-    for (const char* key : {"loss_max_rel", "grad_max_rel", "step_max_rel"}) EXPECT_LE(differences[key].get<double>(), 1e-10) << key;
+    for (const char* key : {"loss_max_rel", "grad_max_rel", "step_max_rel"})
+      EXPECT_LE(differences[key].get<double>(), 1e-10) << key;
     EXPECT_TRUE(differences["worst_parameter"].is_string());
   }
 }
@@ -87,31 +102,41 @@ std::vector<std::string> evaluations(const fs::path& run) {
   std::vector<std::string> out;
   for (std::string line; std::getline(file, line);) {
     const Json record = parse_json(line, "metrics.jsonl");
-    if (record.contains("eval")) out.push_back(concat(record["step"].get<int64_t>(), " ", record["eval"].dump()));
+    if (record.contains("eval"))
+      out.push_back(concat(record["step"].get<int64_t>(), " ", record["eval"].dump()));
   }
   return out;
 }
 
 TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
   const TempDir dir;
-  const std::vector<std::string> settings{"train.steps=20", "eval.every=10", "eval.examples=5", "eval.batch_size=2", "train.precision=fp64", "model.kv_heads=2"};
+  const std::vector<std::string> settings{"train.steps=20",       "eval.every=10",
+                                          "eval.examples=5",      "eval.batch_size=2",
+                                          "train.precision=fp64", "model.kv_heads=2"};
   const fs::path one = dir.path() / "one", questions = dir.path() / "questions.jsonl";
   ASSERT_EQ(run_program(tiny_training(one, set(settings))).code, 0);
-  write_file_atomic(questions, "{\"id\":\"a\",\"question\":\"What is the capital?\"}\n{\"id\":\"bad\",\"question\":\"Where?\",\"image\":\"no.png\"}\n"
-                               "{\"id\":\"b\",\"question\":\"Which colours does it have?\"}\n");
-  const Arguments evaluate = {"eval", one, "--examples", "5", "--data", "train.jsonl", "--edits"}, answer = {"generate", one, questions},
+  write_file_atomic(questions,
+                    "{\"id\":\"a\",\"question\":\"What is the "
+                    "capital?\"}\n{\"id\":\"bad\",\"question\":\"Where?\",\"image\":\"no.png\"}\n"
+                    "{\"id\":\"b\",\"question\":\"Which colours does it have?\"}\n");
+  const Arguments evaluate = {"eval", one, "--examples", "5", "--data", "train.jsonl", "--edits"},
+                  answer = {"generate", one, questions},
                   ask = {"ask", one, "What is the capital?", "--json"};
-  const Result figures = run_program(evaluate), answers = run_program(answer), one_answer = run_program(ask);
+  const Result figures = run_program(evaluate), answers = run_program(answer),
+               one_answer = run_program(ask);
   ASSERT_EQ(figures.code, 0) << figures.err;
   ASSERT_EQ(answers.code, 0) << answers.err;
   ASSERT_EQ(one_answer.code, 0) << one_answer.err;
   ASSERT_GT(figures.json()["edits"].get<int64_t>(), 0);
   ASSERT_EQ(evaluations(one).size(), 2u);
   ASSERT_EQ(count(answers.out, "\n"), 2);
-  for (const Layout& layout : {Layout{4, {"parallel.pp=2", "parallel.zero=3"}}, Layout{4, {"parallel.pp=2", "parallel.tp=2"}}, Layout{3, {}}}) {
+  for (const Layout& layout : {Layout{4, {"parallel.pp=2", "parallel.zero=3"}},
+                               Layout{4, {"parallel.pp=2", "parallel.tp=2"}}, Layout{3, {}}}) {
     SCOPED_TRACE(Json(layout.settings).dump());
-    const fs::path run = dir.path() / concat("run-", layout.settings.size(), layout.ranks, count(Json(layout.settings).dump(), "tp"));
-    const Result trained = run_program(launched(layout.ranks, with(tiny_training(run, set(settings)), set(layout.settings))));
+    const fs::path run = dir.path() / concat("run-", layout.settings.size(), layout.ranks,
+                                             count(Json(layout.settings).dump(), "tp"));
+    const Result trained = run_program(
+        launched(layout.ranks, with(tiny_training(run, set(settings)), set(layout.settings))));
     ASSERT_EQ(trained.code, 0) << trained.err;
     EXPECT_EQ(evaluations(run), evaluations(one));
     const Result spread = run_program(launched(layout.ranks, with(evaluate, set(layout.settings))));
@@ -131,22 +156,26 @@ TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
 
 TEST(Parallel, RefusalsAreSaidOnce) {
   const TempDir dir;
-  for (const auto& [settings, words] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+  for (const auto& [settings, words] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"parallel.tp=2", "model.kv_heads=1"}, "model.kv_heads=1"},
            {{"parallel.pp=2", "parallel.schedule=sideways"}, "parallel.schedule=sideways"},
            {{"parallel.microbatches=9"}, "a microbatch would be empty"},
            {{"parallel.pp=2", "parallel.shared=colocate"}, "parallel.schedule=list"},
            {{"parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=20"}, "blocks"}}) {
-    const Result result = run_program(launched(2, tiny_training(dir.path() / "run", set(settings))));
+    const Result result =
+        run_program(launched(2, tiny_training(dir.path() / "run", set(settings))));
     EXPECT_EQ(result.code, 2) << result.err;
     EXPECT_EQ(count(result.err, words), 1) << result.err;
   }
 }
 
-const std::vector<std::string> kBusy{"train.steps=40", "checkpoint.every=4", "retriever.refresh_every=2", "eval.every=10", "parallel.pp=2",
-                                     "parallel.zero=1", "train.batch_size=8"};
+const std::vector<std::string> kBusy{
+    "train.steps=40", "checkpoint.every=4", "retriever.refresh_every=2", "eval.every=10",
+    "parallel.pp=2",  "parallel.zero=1",    "train.batch_size=8"};
 
-// kill -9 of each rank at some moment of a step; what the step was doing then is up to chance and to the delay.
+// kill -9 of each rank at some moment of a step; what the step was doing then is up to chance and
+// to the delay.
 TEST(Parallel, AKilledRankEndsAllAndTheNextStartContinues) {
   const TempDir dir;
   const fs::path whole = dir.path() / "whole";
@@ -176,14 +205,17 @@ TEST(Parallel, AKilledRankEndsAllAndTheNextStartContinues) {
 TEST(Parallel, AStoppedRankIsNoticedByTheDeadline) {
   const TempDir dir;
   const fs::path run = dir.path() / "run";
-  Process launcher(launched(3, tiny_training(run, set({"train.steps=4000", "parallel.pp=3", "parallel.timeout_s=3", "eval.every=0", "checkpoint.every=0"}))));
+  Process launcher(launched(
+      3, tiny_training(run, set({"train.steps=4000", "parallel.pp=3", "parallel.timeout_s=3",
+                                 "eval.every=0", "checkpoint.every=0"}))));
   ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 5; }));
   const std::vector<pid_t> ranks = ranks_of(launcher);
   ASSERT_EQ(ranks.size(), 3u);
   const auto start = steady_clock::now();
   ASSERT_EQ(kill(ranks[1], SIGSTOP), 0);
   const Result result = launcher.wait();
-  EXPECT_LT(seconds_since(start), 30.0);  // 3 s until the deadline, 3 s of grace, and a busy machine
+  EXPECT_LT(seconds_since(start),
+            30.0);  // 3 s until the deadline, 3 s of grace, and a busy machine
   EXPECT_EQ(result.code, 4) << result.err;
   EXPECT_TRUE(contains(result.err, "deadline") || contains(result.err, "3 s")) << result.err;
   for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a rank outlived the launcher";
@@ -192,7 +224,8 @@ TEST(Parallel, AStoppedRankIsNoticedByTheDeadline) {
 TEST(Parallel, SigtermToOneRankSavesOnAllAndExits75) {
   const TempDir dir;
   const fs::path run = dir.path() / "run";
-  const Arguments command = tiny_training(run, set({"train.steps=4000", "parallel.pp=2", "eval.every=0", "checkpoint.every=0"}));
+  const Arguments command = tiny_training(
+      run, set({"train.steps=4000", "parallel.pp=2", "eval.every=0", "checkpoint.every=0"}));
   Process launcher(launched(2, command));
   ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 3; }));
   const std::vector<pid_t> ranks = ranks_of(launcher);
@@ -203,8 +236,9 @@ TEST(Parallel, SigtermToOneRankSavesOnAllAndExits75) {
   const int64_t step = last_step(run);
   EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);
   // And goes on in one process.
-  const Result resumed = run_program(with(tiny_training(run, set({"train.steps=4000", "eval.every=0", "checkpoint.every=0"})),
-                                          {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
+  const Result resumed = run_program(
+      with(tiny_training(run, set({"train.steps=4000", "eval.every=0", "checkpoint.every=0"})),
+           {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(resumed.json()["steps"], step + 2);
 }
@@ -226,7 +260,8 @@ class FileLimit {
 TEST(Parallel, AFullDiskLosesNothingThatWasComplete) {
   const TempDir dir;
   const fs::path run = dir.path() / "run";
-  const Arguments command = tiny_training(run, set({"train.steps=8", "checkpoint.every=4", "parallel.pp=2", "eval.every=0"}));
+  const Arguments command = tiny_training(
+      run, set({"train.steps=8", "checkpoint.every=4", "parallel.pp=2", "eval.every=0"}));
   ASSERT_EQ(run_program(launched(2, with(command, {"--set", "train.stop_at=4"}))).code, 0);
   {
     const FileLimit limit(60 << 10);  // less than a rank's moments
@@ -245,7 +280,11 @@ TEST(Parallel, AFullDiskLosesNothingThatWasComplete) {
 TEST(Parallel, APipelineLeavesATimeline) {
   const TempDir dir;
   const fs::path run = dir.path() / "run";
-  ASSERT_EQ(run_program(launched(4, tiny_training(run, set({"parallel.pp=2", "parallel.microbatches=3", "train.steps=2", "eval.every=0"})))).code, 0);
+  ASSERT_EQ(
+      run_program(launched(4, tiny_training(run, set({"parallel.pp=2", "parallel.microbatches=3",
+                                                      "train.steps=2", "eval.every=0"}))))
+          .code,
+      0);
   const Json timeline = parse_json(read_file(run / "timeline.json"), "timeline.json");
   std::map<std::pair<int, int>, std::vector<std::string>> rows;  // by replica and pipeline rank
   std::map<std::pair<int, int>, double> until;
@@ -253,29 +292,38 @@ TEST(Parallel, APipelineLeavesATimeline) {
     const std::pair<int, int> row{event["pid"], event["tid"]};
     rows[row].push_back(event["name"]);
     EXPECT_GE(event["ts"].get<double>(), until[row]);  // one thing at a time
-    until[row] = event["ts"].get<double>() + event["dur"].get<double>() - 1e-3;  // rounding of microseconds
+    until[row] =
+        event["ts"].get<double>() + event["dur"].get<double>() - 1e-3;  // rounding of microseconds
   }
   ASSERT_EQ(rows.size(), 4u);
   for (int replica = 0; replica < 2; ++replica) {  // 1F1B
-    EXPECT_EQ((rows[{replica, 0}]), (std::vector<std::string>{"0F0", "0F1", "0B0", "0F2", "0B1", "0B2"}));
-    EXPECT_EQ((rows[{replica, 1}]), (std::vector<std::string>{"1F0", "1B0", "1F1", "1B1", "1F2", "1B2"}));
+    EXPECT_EQ((rows[{replica, 0}]),
+              (std::vector<std::string>{"0F0", "0F1", "0B0", "0F2", "0B1", "0B2"}));
+    EXPECT_EQ((rows[{replica, 1}]),
+              (std::vector<std::string>{"1F0", "1B0", "1F1", "1B1", "1F2", "1B2"}));
   }
 }
 
 TEST(Parallel, ReshardWritesOneFileEach) {
   const TempDir dir;
   const fs::path run = dir.path() / "run", to = dir.path() / "one";
-  ASSERT_EQ(run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3"})))).code, 0);
+  ASSERT_EQ(
+      run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3"})))).code,
+      0);
   ASSERT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 0);
   EXPECT_TRUE(fs::exists(to / "step-00000003" / "model.safetensors"));
-  EXPECT_EQ(SafetensorsReader(to / "step-00000003" / "retriever.safetensors").names(), std::vector<std::string>{"vectors"}) << "of its pieces";
+  EXPECT_EQ(SafetensorsReader(to / "step-00000003" / "retriever.safetensors").names(),
+            std::vector<std::string>{"vectors"})
+      << "of its pieces";
   const Result compared = run_program({"checkpoint", "diff", run, to / "step-00000003"});
   EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
-  EXPECT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 2) << "it must not write over another";
+  EXPECT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 2)
+      << "it must not write over another";
   const std::string index = dir.path() / "run.faiss";
   const Result built = run_program({"index", "build", run, "--output", index});
   EXPECT_EQ(built.code, 0) << built.err << "of a model in several files";
-  const Result found = run_program({"index", "search", index, "--run", run, "--question", "What is the capital?"});
+  const Result found =
+      run_program({"index", "search", index, "--run", run, "--question", "What is the capital?"});
   EXPECT_EQ(found.code, 0) << found.err;
 }
 

@@ -96,9 +96,9 @@ TEST(Plan, KeepsWhatIsSetAndNamesWhatItChose) {
     }
   }
   // Objectives that read documents apart take no slices.
-  const Result refused = run_program(
-      plan("vlm-3b.json", {"--nodes", "2", "--gpus-per-node", "4", "--set", "parallel.pp=8", "--set",
-                           "parallel.token_slices=4", "--set", "retriever.objectives={\"emdr2\": 1}"}));
+  const Result refused = run_program(plan(
+      "vlm-3b.json", {"--nodes", "2", "--gpus-per-node", "4", "--set", "parallel.pp=8", "--set",
+                      "parallel.token_slices=4", "--set", "retriever.objectives={\"emdr2\": 1}"}));
   EXPECT_EQ(refused.code, 2);
   EXPECT_TRUE(contains(refused.err, "parallel.token_slices=4 cannot be planned")) << refused.err;
 }
@@ -151,12 +151,15 @@ TEST(Plan, ItsSettingsTrain) {
 TEST(Plan, DrawsAStepThatRanBelowTheSimulatedOne) {
   const TempDir dir;
   const std::string run = (dir.path() / "run").string(), page = (dir.path() / "plan.html").string();
-  const Arguments layout{"--set", "parallel.pp=2", "--set", "parallel.microbatches=2", "--set", "parallel.schedule=1f1b"};
+  const Arguments layout{"--set", "parallel.pp=2",         "--set", "parallel.microbatches=2",
+                         "--set", "parallel.schedule=1f1b"};
   Arguments training{"launch", "--nproc", "2", "--"};
   training = with(with(training, tiny_training(run, {"--set", "train.stop_at=6"})), layout);
   ASSERT_EQ(run_program(training).code, 0);
   const auto planned = [&](const std::string& measured) {
-    return run_program(with(plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "2", "--html", page, "--measured", measured}), layout));
+    return run_program(with(plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "2", "--html",
+                                               page, "--measured", measured}),
+                            layout));
   };
   const Result result = planned(run + "/timeline.json");
   ASSERT_EQ(result.code, 0) << result.err;
@@ -169,12 +172,16 @@ TEST(Plan, DrawsAStepThatRanBelowTheSimulatedOne) {
   EXPECT_EQ(loaded.console, "");
   const auto count = [&](const std::string& what) {
     size_t n = 0;
-    for (size_t at = loaded.dom.find(what); at != std::string::npos; at = loaded.dom.find(what, at + 1)) ++n;
+    for (size_t at = loaded.dom.find(what); at != std::string::npos;
+         at = loaded.dom.find(what, at + 1))
+      ++n;
     return n;
   };
   EXPECT_EQ(count("class=\"stage\""), 2u);
   EXPECT_GE(count("class=\"wire"), 1u);
-  EXPECT_EQ(count("class=\"F\""), 2 * 2 * 2u + 1);  // two stages, two microbatches, simulated and measured; and the legend
+  EXPECT_EQ(
+      count("class=\"F\""),
+      2 * 2 * 2u + 1);  // two stages, two microbatches, simulated and measured; and the legend
   EXPECT_EQ(count("class=\"B\""), 2 * 2 * 2u + 1);
 }
 
@@ -210,7 +217,8 @@ TEST(Plan, RefusesWhatCannotBePlanned) {
             {"--nodes", "1", "--gpus-per-node", "4", "--set", "parallel.partitioner=fast"}),
        2, "parallel.partitioner=fast"},
       {plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "1", "--top", "0"}), 2, "--top 0"},
-      {plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "1", "--measured", "t.json"}), 2, "give --html"},
+      {plan("tiny.json", {"--nodes", "1", "--gpus-per-node", "1", "--measured", "t.json"}), 2,
+       "give --html"},
   };
   for (const Refusal& refusal : refusals) {
     const Result result = run_program(refusal.arguments);

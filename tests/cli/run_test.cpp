@@ -116,15 +116,16 @@ class ExportedEncoder : public testing::Test {
  protected:
   void SetUp() override {
     const std::string from = std::string(CONTEXTURE_SOURCE_DIR) + "/tests/golden/tiny_bert";
-    const Result trained = run_program(
-        tiny_training(published_, {"--set", "model.text_encoder=" + from, "--set", "data.query=both",
-                            "--set", "train.precision=fp32", "--set", "train.steps=3"}));
+    const Result trained = run_program(tiny_training(
+        published_, {"--set", "model.text_encoder=" + from, "--set", "data.query=both", "--set",
+                     "train.precision=fp32", "--set", "train.steps=3"}));
     ASSERT_EQ(trained.code, 0) << trained.err;
     const Result written = run_program({"checkpoint", "export-encoder", published_, exported_});
     ASSERT_EQ(written.code, 0) << written.err;
   }
   TempDir folder_;
-  const std::string published_ = folder_.path() / "published", exported_ = folder_.path() / "exported";
+  const std::string published_ = folder_.path() / "published",
+                    exported_ = folder_.path() / "exported";
 };
 
 TEST_F(ExportedEncoder, IndexesAsTheRunDoes) {
@@ -137,8 +138,8 @@ TEST_F(ExportedEncoder, IndexesAsTheRunDoes) {
                    "--precision", "fp32", "--output", by_encoder});
   ASSERT_EQ(built.code, 0) << built.err;
   const std::string question = "What is the capital of France?";
-  const Json a = run_program({"index", "search", by_run, "--run", published_, "--question", question,
-                              "-k", "3", "--json"})
+  const Json a = run_program({"index", "search", by_run, "--run", published_, "--question",
+                              question, "-k", "3", "--json"})
                      .json()["hits"];
   const Json b = run_program({"index", "search", by_encoder, "--encoder", exported_, "--precision",
                               "fp32", "--question", question, "-k", "3", "--json"})
@@ -155,24 +156,25 @@ TEST_F(ExportedEncoder, IndexesAsTheRunDoes) {
 TEST_F(ExportedEncoder, IsSentenceTransformersToo) {
   const char* python = std::getenv("CONTEXTURE_PEERS_PYTHON");
   if (python == nullptr) {
-    GTEST_SKIP() << "CONTEXTURE_PEERS_PYTHON is not set: no Python with sentence-transformers (tests/bench/peers/setup.sh makes one)";
+    GTEST_SKIP() << "CONTEXTURE_PEERS_PYTHON is not set: no Python with sentence-transformers "
+                    "(tests/bench/peers/setup.sh makes one)";
   }
   const std::string vectors = folder_.path() / "v.npy", texts = folder_.path() / "texts.json";
-  const Result built = run_program({"index", "build", "--encoder", exported_, "--corpus",
-                                    kFlags + "corpus.jsonl", "--precision", "fp32",
-                                    "--save-vectors", vectors, "--output",
-                                    folder_.path() / "v.index"});
+  const Result built = run_program(
+      {"index", "build", "--encoder", exported_, "--corpus", kFlags + "corpus.jsonl", "--precision",
+       "fp32", "--save-vectors", vectors, "--output", folder_.path() / "v.index"});
   ASSERT_EQ(built.code, 0) << built.err;
   Json list = Json::array();
   std::istringstream corpus(read_file(kFlags + "corpus.jsonl"));
   for (std::string line; std::getline(corpus, line);) {
     const Json document = parse_json(line, "corpus");
-    list.push_back(document["title"].get<std::string>() + " " + document["text"].get<std::string>());
+    list.push_back(document["title"].get<std::string>() + " " +
+                   document["text"].get<std::string>());
   }
   write_file_atomic(texts, list.dump());
   const std::string command =
-      concat("'", python, "' '", CONTEXTURE_SOURCE_DIR, "/tests/cli/exported_encoder_reader.py' '", exported_, "' '", vectors, "' '",
-             texts, "' 2>/dev/null");
+      concat("'", python, "' '", CONTEXTURE_SOURCE_DIR, "/tests/cli/exported_encoder_reader.py' '",
+             exported_, "' '", vectors, "' '", texts, "' 2>/dev/null");
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;

@@ -151,12 +151,14 @@ TEST_F(Qa, DprOutputIsScoredAgainstItselfByItsPassages) {
 }
 
 TEST_F(Qa, ATrecRunBecomesDprsOutputWithPassagesAndAnswersFound) {
-  const std::string corpus = file("psgs.tsv",
-                                  "id\ttext\ttitle\n1\tno\tParis\n2\tIt is paris!\t\n3\tunasked\t\n"),
+  const std::string corpus =
+                        file("psgs.tsv",
+                             "id\ttext\ttitle\n1\tno\tParis\n2\tIt is paris!\t\n3\tunasked\t\n"),
                     questions = file("qa.csv", "who?\t['Paris']\nwhere?\t['Rome']\n"),
-                    run = file("r.run", "qa:1 Q0 2 1 1.5 x\nqa:1 Q0 1 2 2.5 x\nqa:2 Q0 1 1 0.5 x\n"),
+                    run =
+                        file("r.run", "qa:1 Q0 2 1 1.5 x\nqa:1 Q0 1 2 2.5 x\nqa:2 Q0 1 1 0.5 x\n"),
                     out = dir_.path() / "out.json";
-  const Arguments command{"data", "dpr",      "--run", run,        "--examples", questions,
+  const Arguments command{"data",   "dpr", "--run",    run,    "--examples", questions,
                           "--from", "dpr", "--corpus", corpus, "--output",   out};
   const Result written = run_program(command);
   ASSERT_EQ(written.code, 0) << written.err;
@@ -165,7 +167,10 @@ TEST_F(Qa, ATrecRunBecomesDprsOutputWithPassagesAndAnswersFound) {
   EXPECT_EQ(json[0]["question"], "who?");
   EXPECT_EQ(json[0]["answers"], Json({"Paris"}));
   ASSERT_EQ(json[0]["ctxs"].size(), 2U);
-  EXPECT_EQ(json[0]["ctxs"][0], Json({{"id", "1"}, {"title", "Paris"}, {"text", "no"}, {"score", 2.5}, {"has_answer", false}}))
+  EXPECT_EQ(
+      json[0]["ctxs"][0],
+      Json(
+          {{"id", "1"}, {"title", "Paris"}, {"text", "no"}, {"score", 2.5}, {"has_answer", false}}))
       << "scores rank, and titles are not searched";
   EXPECT_EQ(json[0]["ctxs"][1]["has_answer"], true);
   const Json scored = run_program({"eval", "qa", "--from", "dpr", "--predictions", out,
@@ -285,11 +290,12 @@ TEST_F(Scores, AOkvqaAsksForTheVerySameText) {
   for (const char* said :
        {R"({"a":"oak","b":"red"})",
         R"({"a":{"multiple_choice":"x","direct_answer":"oak"},"b":{"direct_answer":"red"}})"}) {
-    const Result result = run_program({"eval", "vqa", "--from", "aokvqa", "--predictions",
-                                       file("said.json", said), "--references", questions, "--json"});
+    const Result result =
+        run_program({"eval", "vqa", "--from", "aokvqa", "--predictions", file("said.json", said),
+                     "--references", questions, "--json"});
     ASSERT_EQ(result.code, 0) << result.err;
-    EXPECT_NEAR(result.json()["measures"]["accuracy"]["mean"].get<double>(), 100 * (2.0 / 3 + 1) / 2,
-                kRounding);
+    EXPECT_NEAR(result.json()["measures"]["accuracy"]["mean"].get<double>(),
+                100 * (2.0 / 3 + 1) / 2, kRounding);
   }
   const std::string out = dir_.path() / "out";
   ASSERT_EQ(run_program({"data", "convert", "--from", "aokvqa", "--examples", questions, "--output",

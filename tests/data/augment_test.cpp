@@ -148,7 +148,8 @@ TEST(Join, TakesWhatTheSeamHoldsFromThePart) {
 }
 
 TEST(RandomSeam, DrawsEveryKindAndLeavesSomethingOfBothPictures) {
-  const Image ground{64, 64, std::vector<uint8_t>(64 * 64 * 3, 0)}, part{64, 64, std::vector<uint8_t>(64 * 64 * 3, 1)};
+  const Image ground{64, 64, std::vector<uint8_t>(64 * 64 * 3, 0)},
+      part{64, 64, std::vector<uint8_t>(64 * 64 * 3, 1)};
   std::map<Seam::Kind, int> kinds;
   Stream stream(3, "seam");
   for (int i = 0; i < 600; ++i) {

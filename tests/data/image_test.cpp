@@ -128,7 +128,8 @@ TEST(DecodeImage, ReadsGrayJpegsAsRgb) {
 
 TEST(DecodeImage, DecodesAJpegSmallerWhereItWillBeShrunk) {
   Image image{95, 130, std::vector<uint8_t>(95 * 130 * 3)};
-  for (size_t i = 0; i < image.rgb.size(); ++i) image.rgb[i] = static_cast<uint8_t>(i / 3 % 130 + i / 390);
+  for (size_t i = 0; i < image.rgb.size(); ++i)
+    image.rgb[i] = static_cast<uint8_t>(i / 3 % 130 + i / 390);
   const auto jpeg = encode_jpeg(image);
   const auto size = [&](std::span<const std::byte> bytes, int shrunk_to) {
     ImageOptions options;
@@ -143,8 +144,10 @@ TEST(DecodeImage, DecodesAJpegSmallerWhereItWillBeShrunk) {
   EXPECT_EQ(size(encode_png(image), 8), std::pair(95, 130));
   ImageOptions options;
   options.shrunk_to = 23;
-  const Image quick = resize(decode_image(jpeg, options), 23, 23), whole = resize(decode_image(jpeg), 23, 23);
-  for (size_t i = 0; i < quick.rgb.size(); ++i) EXPECT_NEAR(quick.rgb[i], whole.rgb[i], 4);  // a level or two of each rounding
+  const Image quick = resize(decode_image(jpeg, options), 23, 23),
+              whole = resize(decode_image(jpeg), 23, 23);
+  for (size_t i = 0; i < quick.rgb.size(); ++i)
+    EXPECT_NEAR(quick.rgb[i], whole.rgb[i], 4);  // a level or two of each rounding
 }
 
 TEST(DecodeImage, ReducesSixteenBitsToEight) {

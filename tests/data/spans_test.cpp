@@ -11,7 +11,8 @@ namespace {
 
 std::vector<std::string> texts(const std::string& sentence, const std::vector<TextSpan>& spans) {
   std::vector<std::string> out;
-  for (const TextSpan& span : spans) out.push_back(sentence.substr(span.begin, span.end - span.begin));
+  for (const TextSpan& span : spans)
+    out.push_back(sentence.substr(span.begin, span.end - span.begin));
   return out;
 }
 using Texts = std::vector<std::string>;
@@ -19,14 +20,18 @@ Texts salient(const std::string& sentence) { return texts(sentence, salient_span
 
 TEST(Spans, WordsKeepWhatJoinsThem) {
   const std::string sentence = "O'Neill's well-known \u00c9cole: 3.5 m, 1,000 (x). No.";
-  EXPECT_EQ(texts(sentence, words(sentence)), (Texts{"O'Neill's", "well-known", "\u00c9cole", "3.5", "m", "1,000", "x", "No"}));
+  EXPECT_EQ(texts(sentence, words(sentence)),
+            (Texts{"O'Neill's", "well-known", "\u00c9cole", "3.5", "m", "1,000", "x", "No"}));
   EXPECT_TRUE(words("... -- !").empty());
 }
 
 TEST(Spans, NamesAreRunsOfCapitalisedWords) {
-  EXPECT_EQ(salient("He studied at the University of Oxford and met Ludwig van Beethoven."), (Texts{"University of Oxford", "Ludwig van Beethoven"}));
-  EXPECT_EQ(salient("the \u00c9cole Normale in \u041c\u043e\u0441\u043a\u0432\u0430"), (Texts{"\u00c9cole Normale", "\u041c\u043e\u0441\u043a\u0432\u0430"}));
-  EXPECT_EQ(salient("It was Oxford, Cambridge and UNESCO that I saw"), (Texts{"Oxford", "Cambridge", "UNESCO"}));
+  EXPECT_EQ(salient("He studied at the University of Oxford and met Ludwig van Beethoven."),
+            (Texts{"University of Oxford", "Ludwig van Beethoven"}));
+  EXPECT_EQ(salient("the \u00c9cole Normale in \u041c\u043e\u0441\u043a\u0432\u0430"),
+            (Texts{"\u00c9cole Normale", "\u041c\u043e\u0441\u043a\u0432\u0430"}));
+  EXPECT_EQ(salient("It was Oxford, Cambridge and UNESCO that I saw"),
+            (Texts{"Oxford", "Cambridge", "UNESCO"}));
 }
 
 TEST(Spans, TheFirstWordCountsOnlyInALongerName) {
@@ -37,8 +42,10 @@ TEST(Spans, TheFirstWordCountsOnlyInALongerName) {
 }
 
 TEST(Spans, NumbersTakeTheirMonthsAndYears) {
-  EXPECT_EQ(salient("He was born on 12 May 1809 and died on June 3, 1882."), (Texts{"12 May 1809", "June 3, 1882"}));
-  EXPECT_EQ(salient("In May 1809 there were 1,000 of them, 3.5 m long."), (Texts{"May 1809", "1,000", "3.5"}));
+  EXPECT_EQ(salient("He was born on 12 May 1809 and died on June 3, 1882."),
+            (Texts{"12 May 1809", "June 3, 1882"}));
+  EXPECT_EQ(salient("In May 1809 there were 1,000 of them, 3.5 m long."),
+            (Texts{"May 1809", "1,000", "3.5"}));
   EXPECT_EQ(salient("it may rain, and May follows"), Texts{});
   EXPECT_EQ(salient("from 1809, 1812 and 1815"), (Texts{"1809", "1812", "1815"}));
 }
@@ -60,7 +67,8 @@ TEST(Spans, RandomOnesAreOneToTenWordsAndNeverAll) {
   }
   EXPECT_EQ(lengths.begin()->first, 1u);
   EXPECT_EQ(lengths.rbegin()->first, 10u);
-  EXPECT_NEAR(lengths[1], 4000 * 0.2, 4 * 26);  // four standard deviations, sqrt(4000 x 0.2 x 0.8) each
+  EXPECT_NEAR(lengths[1], 4000 * 0.2,
+              4 * 26);  // four standard deviations, sqrt(4000 x 0.2 x 0.8) each
   EXPECT_NEAR(lengths[2], 4000 * 0.16, 4 * 24);
   EXPECT_FALSE(random_span("one", stream));
   std::set<std::string> of_two;

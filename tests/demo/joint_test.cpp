@@ -12,7 +12,9 @@ namespace {
 TEST(Joint, WithoutGoldDocumentsTheReadersLossTeachesTheRetriever) {
   const TempDir dir;
   const std::string out = dir.path().string();
-  const std::string command = "CONTEXTURE=" CONTEXTURE_BINARY " OUT=" + out + " OBJECTIVES='frozen emdr2' " CONTEXTURE_SOURCE_DIR "/tools/joint.sh 1";
+  const std::string command = "CONTEXTURE=" CONTEXTURE_BINARY " OUT=" + out +
+                              " OBJECTIVES='frozen emdr2' " CONTEXTURE_SOURCE_DIR
+                              "/tools/joint.sh 1";
   ASSERT_EQ(std::system(command.c_str()), 0);
   const auto recall = [&](const std::string& name) {
     return read_json_file(out + "/" + name + ".json")["recall_at"]["1"].get<double>();

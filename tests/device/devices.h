@@ -14,8 +14,9 @@ inline at::Device device_named(const std::string& name) {
   return name == "shadow" ? shadow::device() : at::Device(at::kCUDA, 0);
 }
 
-#define SKIP_WITHOUT(name) \
-  if ((name) == "cuda" && !at::hasCUDA()) GTEST_SKIP() << "no GPU here, or a build without CONTEXTURE_CUDA"
+#define SKIP_WITHOUT(name)                \
+  if ((name) == "cuda" && !at::hasCUDA()) \
+  GTEST_SKIP() << "no GPU here, or a build without CONTEXTURE_CUDA"
 
 // |a - b| / |b|, of tensors on any device.
 inline double relative_difference(const at::Tensor& a, const at::Tensor& b) {

@@ -1,4 +1,5 @@
-// NCCL in a world of one rank, through connect(): every collective of tensors of a GPU, beside one of the CPU's. Needs a GPU.
+// NCCL in a world of one rank, through connect(): every collective of tensors of a GPU, beside one
+// of the CPU's. Needs a GPU.
 #include <gtest/gtest.h>
 
 #include "parallel/communicator.h"
@@ -17,16 +18,19 @@ TEST(Nccl, AWorldOfOneMovesTensorsOfItsGpu) {
   const at::Device device = choose_device("cuda");
   EXPECT_FALSE(world->has_tags(device));
   EXPECT_TRUE(world->has_tags(at::kCPU));
-  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt}) {
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt}) {
     SCOPED_TRACE(at::toString(type));
     const at::Tensor x = at::arange(1000, at::TensorOptions().dtype(type).device(device));
-    const at::Tensor sum = x.clone(), gathered = at::zeros_like(x), part = at::zeros_like(x), swapped = at::zeros_like(x);
+    const at::Tensor sum = x.clone(), gathered = at::zeros_like(x), part = at::zeros_like(x),
+                     swapped = at::zeros_like(x);
     world->all_reduce(sum).wait();
     world->all_gather(gathered, x).wait();
     world->reduce_scatter(part, x).wait();
     world->all_to_all(swapped, x).wait();
     world->broadcast(sum, 0).wait();
-    for (const at::Tensor& y : {sum, gathered, part, swapped}) EXPECT_TRUE(at::equal(y.cpu(), x.cpu()));
+    for (const at::Tensor& y : {sum, gathered, part, swapped})
+      EXPECT_TRUE(at::equal(y.cpu(), x.cpu()));
   }
   const at::Tensor host = at::ones({3});
   world->all_reduce(host).wait();

@@ -1,4 +1,5 @@
-// The tiny model on a device against the same model on the CPU: loss, embeddings and every gradient.
+// The tiny model on a device against the same model on the CPU: loss, embeddings and every
+// gradient.
 #include "device/devices.h"
 #include "model/model.h"
 
@@ -68,7 +69,8 @@ Result forward_backward(const ModelConfig& config, at::ScalarType dtype, at::Dev
   return out;
 }
 
-class Device : public testing::TestWithParam<std::tuple<std::string, std::string, at::ScalarType>> {};
+class Device : public testing::TestWithParam<std::tuple<std::string, std::string, at::ScalarType>> {
+};
 
 TEST_P(Device, ComputesWhatTheCpuComputes) {
   const auto& [name, fusion, dtype] = GetParam();
@@ -77,7 +79,8 @@ TEST_P(Device, ComputesWhatTheCpuComputes) {
   config.dropout = 0.1;  // the same masks on both
   const Result cpu = forward_backward(config, dtype, at::kCPU);
   const Result there = forward_backward(config, dtype, device_named(name));
-  // Sums of up to some hundred terms in another order; matrix products without TF32, LibTorch's default.
+  // Sums of up to some hundred terms in another order; matrix products without TF32, LibTorch's
+  // default.
   const double tolerance = dtype == at::kDouble ? 1e-10 : 1e-5;
   EXPECT_NEAR(there.loss, cpu.loss, tolerance * cpu.loss);
   EXPECT_LT(relative_difference(there.query_embedding, cpu.query_embedding), tolerance);
@@ -89,10 +92,12 @@ TEST_P(Device, ComputesWhatTheCpuComputes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllModes, Device,
-                         testing::Combine(testing::ValuesIn(kDevices), testing::Values("memory", "fid", "prefix"),
+                         testing::Combine(testing::ValuesIn(kDevices),
+                                          testing::Values("memory", "fid", "prefix"),
                                           testing::Values(at::kDouble, at::kFloat)),
                          [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" + at::toString(std::get<2>(info.param));
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
+                                  at::toString(std::get<2>(info.param));
                          });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every operator of the shadow device runs on CPU tensors that lie over its tensors' memory. Results that are views of such a tensor
-// become views on the device, fresh ones move there.
+// Every operator of the shadow device runs on CPU tensors that lie over its tensors' memory.
+// Results that are views of such a tensor become views on the device, fresh ones move there.
 #include "shadow_device.h"
 
 #include <ATen/EmptyTensor.h>
@@ -28,27 +28,38 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(at::Device) const override {}
   void uncheckedSetDevice(at::Device) const noexcept override {}
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  static c10::Stream stream(int number) { return c10::Stream(c10::Stream::UNSAFE, device(), number); }
+  static c10::Stream stream(int number) {
+    return c10::Stream(c10::Stream::UNSAFE, device(), number);
+  }
   static int number(const c10::Stream& stream) { return static_cast<int>(stream.id()); }
   c10::Stream getStream(at::Device) const override { return stream(current_stream()); }
   c10::Stream getDefaultStream(at::Device) const override { return stream(0); }
-  c10::Stream getStreamFromGlobalPool(at::Device, bool) const override { return stream(new_stream()); }
+  c10::Stream getStreamFromGlobalPool(at::Device, bool) const override {
+    return stream(new_stream());
+  }
   c10::Stream getNewStream(at::Device, int) const override { return stream(new_stream()); }
-  c10::Stream exchangeStream(c10::Stream to) const override { return stream(exchange_stream(number(to))); }
+  c10::Stream exchangeStream(c10::Stream to) const override {
+    return stream(exchange_stream(number(to)));
+  }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeDevice(c10::DeviceIndex) const override {}
-  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& on, c10::DeviceIndex,
+              c10::EventFlag) const override {
     if (*event == nullptr) *event = new Clock;
     *static_cast<Clock*>(*event) = shadow::record(number(on));
   }
   void block(void* event, const c10::Stream& on) const override {
     if (event != nullptr) wait_for(number(on), *static_cast<Clock*>(event));
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Clock*>(event); }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    delete static_cast<Clock*>(event);
+  }
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
-  void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& on) const override { keep_for(pointer.get(), number(on)); }
+  void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& on) const override {
+    keep_for(pointer.get(), number(on));
+  }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
@@ -65,24 +76,30 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 bool is_shadow(const at::Tensor& t) { return t.defined() && t.device().type() == at::kPrivateUse1; }
 
-at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
-                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
+at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), allocator(), keys, dtype.value_or(at::kFloat), format);
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), allocator(), keys,
+                                   dtype.value_or(at::kFloat), format);
 }
-at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<at::Device>, std::optional<bool>) {
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
-  return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides), allocator(), keys,
+  return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(sizes),
+                                           C10_AS_INTARRAYREF_SLOW(strides), allocator(), keys,
                                            dtype.value_or(at::kFloat));
 }
 
 void set_shape(const at::Tensor& t, const at::Tensor& like) {
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(),
+                                                 like.storage_offset());
 }
 
 at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                            c10::DispatchKeySet(key), like.dtype());
   set_shape(out, like);
   return out;
 }
@@ -96,10 +113,12 @@ class Lent {
     if (fresh) {
       it->second.theirs = t.storage();
       it->second.ours = c10::Storage(c10::Storage::use_byte_size_t(), theirs->nbytes(),
-                                     c10::DataPtr(host(theirs->mutable_data()), at::kCPU), c10::GetCPUAllocator(), /*resizable=*/true);
+                                     c10::DataPtr(host(theirs->mutable_data()), at::kCPU),
+                                     c10::GetCPUAllocator(), /*resizable=*/true);
     }
     at::Tensor out = over(it->second.ours, c10::DispatchKey::CPU, t);
-    if (t.unsafeGetTensorImpl()->is_wrapped_number()) out.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (t.unsafeGetTensorImpl()->is_wrapped_number())
+      out.unsafeGetTensorImpl()->set_wrapped_number(true);
     tensors_.emplace_back(out, t);
     return out;
   }
@@ -111,13 +130,19 @@ class Lent {
       if (ours.is_same(t)) return theirs;
     }
     for (const auto& [theirs, lent] : storages_) {
-      if (lent.ours.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return over(lent.theirs, c10::DispatchKey::PrivateUse1, t);
+      if (lent.ours.unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl())
+        return over(lent.theirs, c10::DispatchKey::PrivateUse1, t);
     }
-    const at::Tensor out = empty_strided(c10::fromIntArrayRefSlow(t.sizes()), c10::fromIntArrayRefSlow(t.strides()), t.scalar_type(), {}, {}, {});
+    const at::Tensor out =
+        empty_strided(c10::fromIntArrayRefSlow(t.sizes()), c10::fromIntArrayRefSlow(t.strides()),
+                      t.scalar_type(), {}, {}, {});
     touch(out.storage().data(), true, "a result");
-    const size_t bytes = std::min(out.storage().nbytes(), t.storage().nbytes() - static_cast<size_t>(t.storage_offset()) * t.element_size());
+    const size_t bytes =
+        std::min(out.storage().nbytes(),
+                 t.storage().nbytes() - static_cast<size_t>(t.storage_offset()) * t.element_size());
     if (bytes > 0) std::memcpy(host(out.storage().mutable_data()), t.const_data_ptr(), bytes);
-    if (t.unsafeGetTensorImpl()->is_wrapped_number()) out.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (t.unsafeGetTensorImpl()->is_wrapped_number())
+      out.unsafeGetTensorImpl()->set_wrapped_number(true);
     return out;
   }
 
@@ -132,7 +157,8 @@ class Lent {
       theirs->set_nbytes(ours->nbytes());
     }
     for (const auto& [ours, theirs] : tensors_) {
-      if (ours.sizes() != theirs.sizes() || ours.strides() != theirs.strides() || ours.storage_offset() != theirs.storage_offset())
+      if (ours.sizes() != theirs.sizes() || ours.strides() != theirs.strides() ||
+          ours.storage_offset() != theirs.storage_offset())
         set_shape(theirs, ours);
     }
   }
@@ -147,10 +173,41 @@ class Lent {
 
 // Operators that take scalars of the CPU beside tensors of a GPU.
 bool takes_cpu_scalars(std::string name) {
-  static const std::set<std::string> all{"add", "sub", "rsub", "mul", "div", "true_divide", "floor_divide", "remainder", "fmod", "pow", "eq",
-                                         "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "masked_fill",
-                                         "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor",
-                                         "bitwise_right_shift", "bitwise_left_shift", "xlogy", "logaddexp", "fill", "copysign", "atan2"};
+  static const std::set<std::string> all{"add",
+                                         "sub",
+                                         "rsub",
+                                         "mul",
+                                         "div",
+                                         "true_divide",
+                                         "floor_divide",
+                                         "remainder",
+                                         "fmod",
+                                         "pow",
+                                         "eq",
+                                         "ne",
+                                         "lt",
+                                         "le",
+                                         "gt",
+                                         "ge",
+                                         "maximum",
+                                         "minimum",
+                                         "fmax",
+                                         "fmin",
+                                         "where",
+                                         "masked_fill",
+                                         "logical_and",
+                                         "logical_or",
+                                         "logical_xor",
+                                         "bitwise_and",
+                                         "bitwise_or",
+                                         "bitwise_xor",
+                                         "bitwise_right_shift",
+                                         "bitwise_left_shift",
+                                         "xlogy",
+                                         "logaddexp",
+                                         "fill",
+                                         "copysign",
+                                         "atan2"};
   name = name.substr(name.find("::") + 2);
   while (!name.empty() && name.back() == '_') name.pop_back();
   return all.count(name) != 0;
@@ -202,9 +259,11 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         t = lent.lend(t);
         return;
       }
-      const bool scalar = t.dim() == 0 && !writes && (scalars || t.unsafeGetTensorImpl()->is_wrapped_number());
-      TORCH_CHECK(scalar, name, ": expected all tensors to be on the same device, but argument ", schema.arguments()[i].name(), " is on ",
-                  t.device(), " beside tensors on the shadow device");
+      const bool scalar =
+          t.dim() == 0 && !writes && (scalars || t.unsafeGetTensorImpl()->is_wrapped_number());
+      TORCH_CHECK(scalar, name, ": expected all tensors to be on the same device, but argument ",
+                  schema.arguments()[i].name(), " is on ", t.device(),
+                  " beside tensors on the shadow device");
     });
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -231,12 +290,15 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 // As for a GPU without a fused kernel: attention is composed of products and a softmax.
-int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, bool,
-                         std::optional<double>, bool) {
+int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                         const std::optional<at::Tensor>&, double, bool, std::optional<double>,
+                         bool) {
   return 0;  // at::SDPBackend::math
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);

@@ -1,10 +1,14 @@
-// A device for tests, called "shadow", that behaves as a GPU does where a program may go wrong, on a machine without one. Its
-// memory is the host's, and its operators are the CPU's; but
-// - an operation on tensors of both devices is refused, as CUDA refuses it (scalars of the CPU are let through where CUDA lets
+// A device for tests, called "shadow", that behaves as a GPU does where a program may go wrong, on
+// a machine without one. Its memory is the host's, and its operators are the CPU's; but
+// - an operation on tensors of both devices is refused, as CUDA refuses it (scalars of the CPU are
+// let through where CUDA lets
 //   them);
-// - a host that reads or writes through a tensor's data pointer is killed (SIGSEGV): pointers lead to pages without access;
-// - it has streams and events, and stops with an error when work of two streams on the same memory is not ordered by an event,
-//   or memory goes to another use while a stream may still read it (a race detector by vector clocks; nothing runs late).
+// - a host that reads or writes through a tensor's data pointer is killed (SIGSEGV): pointers lead
+// to pages without access;
+// - it has streams and events, and stops with an error when work of two streams on the same memory
+// is not ordered by an event,
+//   or memory goes to another use while a stream may still read it (a race detector by vector
+//   clocks; nothing runs late).
 // Linking it registers it as LibTorch's PrivateUse1. Thread-safe.
 #pragma once
 #include <ATen/ATen.h>

@@ -14,7 +14,8 @@ namespace {
 at::Tensor there(const at::Tensor& t) { return t.to(device()); }
 
 TEST(ShadowDevice, ComputesWhatTheCpuComputes) {
-  const at::Tensor a = at::arange(12, at::kDouble).view({3, 4}), b = at::arange(12, at::kDouble).view({4, 3}) * 0.5;
+  const at::Tensor a = at::arange(12, at::kDouble).view({3, 4}),
+                   b = at::arange(12, at::kDouble).view({4, 3}) * 0.5;
   const int64_t before = operations();
   const at::Tensor product = there(a).mm(there(b));
   EXPECT_GT(operations(), before);
@@ -55,7 +56,8 @@ TEST(ShadowDevice, SeesARaceBetweenStreamsAndTheEventThatOrdersThem) {
 
 TEST(ShadowDevice, SeesMemoryThatGoesToAnotherUseTooSoon) {
   const c10::impl::VirtualGuardImpl guard(at::kPrivateUse1);
-  const c10::Stream a = guard.getStreamFromGlobalPool(device()), b = guard.getStreamFromGlobalPool(device());
+  const c10::Stream a = guard.getStreamFromGlobalPool(device()),
+                    b = guard.getStreamFromGlobalPool(device());
   for (const bool told : {false, true}) {
     const int64_t size = told ? 5000 : 50000;  // blocks of their own
     std::optional<at::Tensor> made;
@@ -84,7 +86,10 @@ TEST(ShadowDevice, SeesMemoryThatGoesToAnotherUseTooSoon) {
 TEST(ShadowDevice, CountsItsMemory) {
   reset_peak();
   const int64_t before = bytes();
-  { const at::Tensor a = at::empty({1000}, at::TensorOptions().dtype(at::kFloat).device(device())); EXPECT_EQ(bytes() - before, 4096); }
+  {
+    const at::Tensor a = at::empty({1000}, at::TensorOptions().dtype(at::kFloat).device(device()));
+    EXPECT_EQ(bytes() - before, 4096);
+  }
   EXPECT_EQ(bytes(), before);
   EXPECT_EQ(peak_bytes() - before, 4096);
 }

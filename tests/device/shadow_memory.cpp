@@ -25,14 +25,14 @@ struct Access {
 struct Block {
   size_t size = 0;
   int64_t counted = 0;  // what CUDA's allocator would: whole units of 512
-  int owner = 0;  // the stream it was allocated for
+  int owner = 0;        // the stream it was allocated for
   bool kept = false;
   Access write;
   std::vector<Access> reads;  // since the last write, one a stream
 };
 
-// Blocks are never merged nor given back: sizes are powers of two, and a stream's freed blocks serve that stream alone, with
-// their history, as those of CUDA's caching allocator do.
+// Blocks are never merged nor given back: sizes are powers of two, and a stream's freed blocks
+// serve that stream alone, with their history, as those of CUDA's caching allocator do.
 struct State {
   std::mutex mutex;
   char* base = nullptr;
@@ -56,7 +56,9 @@ Block& block_of(State& s, const void* pointer) {
   return std::prev(it)->second;
 }
 
-bool is_before(const Access& access, const Clock& now) { return now[static_cast<size_t>(access.stream)] >= access.time; }
+bool is_before(const Access& access, const Clock& now) {
+  return now[static_cast<size_t>(access.stream)] >= access.time;
+}
 
 void release(void* pointer) {
   if (pointer == nullptr) return;
@@ -74,10 +76,12 @@ class ShadowAllocator final : public c10::Allocator {
     State& s = state();
     const std::lock_guard lock(s.mutex);
     if (s.base == nullptr) {
-      void* room = mmap(nullptr, 2 * kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* room =
+          mmap(nullptr, 2 * kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       TORCH_CHECK(room != MAP_FAILED, "no addresses for the shadow device");
       s.base = static_cast<char*>(room);
-      TORCH_CHECK(mprotect(s.base + kRoom, kRoom, PROT_READ | PROT_WRITE) == 0, "no memory for the shadow device");
+      TORCH_CHECK(mprotect(s.base + kRoom, kRoom, PROT_READ | PROT_WRITE) == 0,
+                  "no memory for the shadow device");
     }
     const size_t size = std::bit_ceil(std::max<size_t>(bytes, 64));
     char* pointer = nullptr;
@@ -97,7 +101,9 @@ class ShadowAllocator final : public c10::Allocator {
     return {pointer, pointer, &release, device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(host(to), host(from), bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(host(to), host(from), bytes);
+  }
 };
 
 }  // namespace
@@ -107,7 +113,9 @@ c10::Allocator* allocator() {
   return one;
 }
 
-void* host(void* pointer) { return pointer == nullptr ? nullptr : static_cast<char*>(pointer) + kRoom; }
+void* host(void* pointer) {
+  return pointer == nullptr ? nullptr : static_cast<char*>(pointer) + kRoom;
+}
 
 int current_stream() { return this_stream; }
 int exchange_stream(int stream) { return std::exchange(this_stream, stream); }
@@ -138,14 +146,16 @@ void touch(const void* pointer, bool writes, const char* what) {
   Clock& now = s.clocks[static_cast<size_t>(this_stream)];
   const Access mine{this_stream, ++now[static_cast<size_t>(this_stream)]};
   Block& block = block_of(s, pointer);
-  TORCH_CHECK(is_before(block.write, now), what, " on stream ", this_stream, " races with a write on stream ", block.write.stream);
+  TORCH_CHECK(is_before(block.write, now), what, " on stream ", this_stream,
+              " races with a write on stream ", block.write.stream);
   if (!writes) {
     std::erase_if(block.reads, [](const Access& read) { return read.stream == this_stream; });
     block.reads.push_back(mine);
     return;
   }
   for (const Access& read : block.reads) {
-    TORCH_CHECK(is_before(read, now), what, " on stream ", this_stream, " writes what stream ", read.stream, " may still read");
+    TORCH_CHECK(is_before(read, now), what, " on stream ", this_stream, " writes what stream ",
+                read.stream, " may still read");
   }
   block.write = mine;
   block.reads.clear();

@@ -1,11 +1,11 @@
-// Whole runs with the model on a device: what they train, retrieve, save and answer is what a run on the CPU does.
-#include "train/trainer.h"
-
+// Whole runs with the model on a device: what they train, retrieve, save and answer is what a run
+// on the CPU does.
 #include <fstream>
 
 #include "device/devices.h"
 #include "train/parity.h"
 #include "train/tiny_world.h"
+#include "train/trainer.h"
 
 namespace contexture::train {
 namespace {
@@ -49,12 +49,14 @@ const Case kCases[] = {
      }},
     {"distilled",
      [](RunConfig& c) {
-       c.retriever.objectives = {{"attentive", 0.5}, {"contrastive", 0.1}, {"emdr2", 1.0}, {"pdist", 0.5}, {"loop", 0.5}, {"adist", 0.5}};
+       c.retriever.objectives = {{"attentive", 0.5}, {"contrastive", 0.1}, {"emdr2", 1.0},
+                                 {"pdist", 0.5},     {"loop", 0.5},        {"adist", 0.5}};
        c.retriever.documents = 3;
      }},
     {"marginal",
      [](RunConfig& c) {
-       c.retriever.objectives = {{"rag_sequence", 0.5}, {"rag_token", 1.0}, {"realm", 0.5}, {"contrastive", 0.1}};
+       c.retriever.objectives = {
+           {"rag_sequence", 0.5}, {"rag_token", 1.0}, {"realm", 0.5}, {"contrastive", 0.1}};
        c.model.towers = "separate";
      }},
     {"published",
@@ -79,8 +81,13 @@ TEST_P(Training, TenStepsGiveWhatTheyGiveOnTheCpu) {
   EXPECT_LE(std::max({d.loss, d.gradient, d.step}), kTolerance) << d.worst_parameter;
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Combine(testing::ValuesIn(kDevices), testing::Range(0, static_cast<int>(std::size(kCases)))),
-                         [](const auto& info) { return std::get<0>(info.param) + "_" + kCases[std::get<1>(info.param)].name; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Training,
+                         testing::Combine(testing::ValuesIn(kDevices),
+                                          testing::Range(0, static_cast<int>(std::size(kCases)))),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" +
+                                  kCases[std::get<1>(info.param)].name;
+                         });
 
 class Run : public testing::TestWithParam<std::string> {
  protected:
@@ -91,14 +98,18 @@ class Run : public testing::TestWithParam<std::string> {
     for (std::string line; std::getline(file, line);) {
       const Json record = Json::parse(line);
       if (record.contains("loss"))
-        out.push_back({record["loss"].get<double>(), record["contrastive"].get<double>(), record["grad_norm"].get<double>()});
+        out.push_back({record["loss"].get<double>(), record["contrastive"].get<double>(),
+                       record["grad_norm"].get<double>()});
     }
     return out;
   }
-  static void expect_same(const std::vector<std::array<double, 3>>& got, const std::vector<std::array<double, 3>>& want) {
+  static void expect_same(const std::vector<std::array<double, 3>>& got,
+                          const std::vector<std::array<double, 3>>& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t s = 0; s < got.size(); ++s) {
-      for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(got[s][i], want[s][i], kTolerance * std::max(1.0, want[s][i])) << "step " << s + 1;
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_NEAR(got[s][i], want[s][i], kTolerance * std::max(1.0, want[s][i]))
+            << "step " << s + 1;
     }
   }
 };
@@ -136,7 +147,8 @@ TEST_P(Run, GoesOnWhereTheOtherDeviceStopped) {
   const TinyWorld world;
   const RunConfig cpu = on(busy(world), "cpu");
   Trainer(cpu, false).run();
-  for (const auto& [first, then] : {std::pair<std::string, std::string>{"cpu", GetParam()}, {GetParam(), "cpu"}}) {
+  for (const auto& [first, then] :
+       {std::pair<std::string, std::string>{"cpu", GetParam()}, {GetParam(), "cpu"}}) {
     SCOPED_TRACE(first + " to " + then);
     RunConfig mixed = on(cpu, first);
     mixed.data.tokenizer = cpu.run.dir + "/tokenizer.model";
@@ -157,12 +169,16 @@ TEST_P(Run, AnswersWhatTheCpuAnswers) {
   Trainer(config, false).run();
   const auto answers = [&](const std::string& device, const std::string& fusion_independent) {
     data::BadRecords bad(data::BadRecords::Policy::kFail);
-    const auto session = open_run(settings_of(config.run.dir, {"run.device=" + device, fusion_independent, "eval.max_new_tokens=6"}), bad);
+    const auto session =
+        open_run(settings_of(config.run.dir,
+                             {"run.device=" + device, fusion_independent, "eval.max_new_tokens=6"}),
+                 bad);
     const PictureSet dev(session->config(), "train.jsonl", {}, session->documents(), bad);
     const Evaluator evaluator(*session);
     return evaluator.answer(dev, Evaluator::choose(dev, 5), Reading::kRetrieved);
   };
-  for (const char* setting : {"eval.decoder=joint", "eval.beams=3", "eval.decoder=rag_token", "eval.decoder=rag_sequence"}) {
+  for (const char* setting : {"eval.decoder=joint", "eval.beams=3", "eval.decoder=rag_token",
+                              "eval.decoder=rag_sequence"}) {
     SCOPED_TRACE(setting);
     const std::vector<Answered> want = answers("cpu", setting), got = answers(GetParam(), setting);
     ASSERT_EQ(got.size(), want.size());
@@ -171,8 +187,10 @@ TEST_P(Run, AnswersWhatTheCpuAnswers) {
       EXPECT_EQ(got[i].generated.tokens, want[i].generated.tokens);
       EXPECT_NEAR(got[i].generated.log_prob, want[i].generated.log_prob, kTolerance);
       for (size_t k = 0; k < want[i].documents.size(); ++k) {
-        EXPECT_NEAR(got[i].generated.document_prob[k], want[i].generated.document_prob[k], kTolerance);
-        EXPECT_NEAR(got[i].generated.document_share[k], want[i].generated.document_share[k], kTolerance);
+        EXPECT_NEAR(got[i].generated.document_prob[k], want[i].generated.document_prob[k],
+                    kTolerance);
+        EXPECT_NEAR(got[i].generated.document_share[k], want[i].generated.document_share[k],
+                    kTolerance);
       }
     }
   }
@@ -193,7 +211,8 @@ TEST_P(Run, TrainsInBf16AndInFp16) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Run, testing::ValuesIn(kDevices), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Devices, Run, testing::ValuesIn(kDevices),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace contexture::train

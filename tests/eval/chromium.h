@@ -14,6 +14,7 @@ struct Loaded {
 };
 
 // Loads a page from disk. dir: for the browser's own files. Fails the test when the browser does.
-Loaded load(const std::string& chromium, const std::filesystem::path& dir, const std::filesystem::path& page);
+Loaded load(const std::string& chromium, const std::filesystem::path& dir,
+            const std::filesystem::path& page);
 
 }  // namespace contexture::eval

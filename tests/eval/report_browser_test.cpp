@@ -4,11 +4,11 @@
 
 #include <filesystem>
 
+#include "chromium.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "eval/report.h"
-#include "chromium.h"
 #include "fake_run.h"
 
 namespace contexture::eval {

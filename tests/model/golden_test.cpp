@@ -69,8 +69,9 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
     model_ = std::make_unique<Model>(config_);
     model_->materialise(std::get<1>(GetParam()), at::kCPU, /*seed=*/1);
     const parallel::ParallelConfig alone;
-    engine_ = std::make_unique<parallel::Engine>(alone, parallel::Groups(), parallel::placement_for(alone, model_->blocks(), {}),
-                                                 model_->blocks(), model_->parameters());
+    engine_ = std::make_unique<parallel::Engine>(
+        alone, parallel::Groups(), parallel::placement_for(alone, model_->blocks(), {}),
+        model_->blocks(), model_->parameters());
     train::load_parameters(*engine_, part(golden_, "w."));
     executor_ = std::make_unique<parallel::Executor>(model_->blocks());
     const Json& training = json_.at("training");
@@ -98,7 +99,8 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, at::ScalarT
       parallel::Pass next(feeds);
       next.decoding = &decoding;
       parallel::WireValues given;
-      for (const std::string& name : {std::string("dec.states"), model_->memory_wire(), std::string("slot.log_prob")})
+      for (const std::string& name :
+           {std::string("dec.states"), model_->memory_wire(), std::string("slot.log_prob")})
         given[name] = forward.wire(name);
       out.log_probs = executor_->forward(next, /*grad=*/false, {"target.log_prob"}, given)
                           .wire("target.log_prob")

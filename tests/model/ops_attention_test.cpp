@@ -234,13 +234,18 @@ TEST(AttentionShare, CountsKeysByTheirWeights) {
     const auto weight_MG = at::rand({inputs[1].size(0), inputs[1].size(1)});
     const auto share = attention_share(inputs[0], inputs[1], s, inputs[3], weight_MG);
     // Values that are all equal to the weight come out of attention as its mean.
-    const auto v = weight_MG.unsqueeze(2).expand_as(inputs[2]).contiguous().to(inputs[2].scalar_type());
+    const auto v =
+        weight_MG.unsqueeze(2).expand_as(inputs[2]).contiguous().to(inputs[2].scalar_type());
     const auto y = attention(inputs[0], inputs[1], v, s, inputs[3]);
     for (int64_t i = 0; i < s.num_sequences(); ++i) {
-      const int64_t begin = s.query_begin[i].item<int64_t>(), end = s.query_begin[i + 1].item<int64_t>();
+      const int64_t begin = s.query_begin[i].item<int64_t>(),
+                    end = s.query_begin[i + 1].item<int64_t>();
       if (begin == end) continue;
-      const auto of_sequence = share.slice(0, s.segment_begin[i].item<int64_t>(), s.segment_begin[i + 1].item<int64_t>());
-      EXPECT_NEAR(of_sequence.sum().item<double>(), y.slice(0, begin, end).mean().item<double>(), 1e-5) << layout.name;  // fp32 sums
+      const auto of_sequence = share.slice(0, s.segment_begin[i].item<int64_t>(),
+                                           s.segment_begin[i + 1].item<int64_t>());
+      EXPECT_NEAR(of_sequence.sum().item<double>(), y.slice(0, begin, end).mean().item<double>(),
+                  1e-5)
+          << layout.name;  // fp32 sums
     }
   }
 }

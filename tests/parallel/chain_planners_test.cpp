@@ -25,7 +25,8 @@ TEST(BalanceChain, MatchesTheGoldenCuts) {
 
 TEST(DHondt, MatchesTheGoldenSeats) {
   const std::vector<double> costs = {.10, .45, .40, .05};
-  EXPECT_EQ(dhondt(costs, 4), (std::vector<int>{1, 2, 1, 2}));  // encoder, decoder, encoder, decoder
+  EXPECT_EQ(dhondt(costs, 4),
+            (std::vector<int>{1, 2, 1, 2}));  // encoder, decoder, encoder, decoder
   const std::vector<int> order = dhondt(costs, 8);
   std::vector<int> seats(4, 0);
   for (const int party : order) ++seats[party];
@@ -52,7 +53,8 @@ std::vector<int> devices_of(const Plan& plan) {
 }
 
 TEST(TreePartition, PlacesTheGoldenTreeAndVisitsDeviceZeroAgain) {
-  const Plan plan = partition(golden_tree(), {.partitioner = Partitioner::kTree, .num_devices = 4, .memory_weight = 0.0});
+  const Plan plan = partition(
+      golden_tree(), {.partitioner = Partitioner::kTree, .num_devices = 4, .memory_weight = 0.0});
   EXPECT_EQ(devices_of(plan), (std::vector<int>{0, 0, 0, 2, 2, 1, 1, 3, 3, 0}));
   EXPECT_EQ(plan.device_of_stage, (std::vector<int>{0, 2, 1, 3, 0}));
 }
@@ -60,8 +62,10 @@ TEST(TreePartition, PlacesTheGoldenTreeAndVisitsDeviceZeroAgain) {
 TEST(TreePartition, CollapsesModulesThatShareAParameter) {
   Trace trace = golden_tree();
   trace.parameters = {{"tied", 100}};
-  trace.blocks[0].parameters = trace.blocks[9].parameters = {0};  // embedding and head: .15 together
-  const Plan plan = partition(trace, {.partitioner = Partitioner::kTree, .num_devices = 8, .memory_weight = 0.0});
+  trace.blocks[0].parameters =
+      trace.blocks[9].parameters = {0};  // embedding and head: .15 together
+  const Plan plan =
+      partition(trace, {.partitioner = Partitioner::kTree, .num_devices = 8, .memory_weight = 0.0});
   EXPECT_EQ(devices_of(plan).front(), devices_of(plan).back());
   EXPECT_TRUE(plan.parameters[0].replica_stages.empty());
 }
@@ -71,7 +75,8 @@ TEST(TreePartition, WeighsMemoryAgainstTime) {
   Trace trace = small_chain({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 3}});
   trace.blocks[0].resident_bytes = 300;
   for (int b = 1; b < 4; ++b) trace.blocks[b].resident_bytes = 100;
-  PartitionOptions options{.partitioner = Partitioner::kTree, .num_devices = 2, .memory_weight = 0.0};
+  PartitionOptions options{
+      .partitioner = Partitioner::kTree, .num_devices = 2, .memory_weight = 0.0};
   EXPECT_EQ(devices_of(partition(trace, options)), (std::vector<int>{0, 0, 0, 1}));
   options.memory_weight = 1.0;
   EXPECT_EQ(devices_of(partition(trace, options)), (std::vector<int>{0, 1, 1, 1}));
@@ -82,7 +87,8 @@ TEST(Baselines, CutByNumberByParametersAndByEdges) {
   trace.parameters = {{"pa", 100}, {"pe", 10}};
   trace.blocks[0].parameters = {0};
   trace.blocks[4].parameters = {1};
-  PartitionOptions options{.partitioner = Partitioner::kUniform, .num_devices = 2, .ingress = {{0, 1}}};
+  PartitionOptions options{
+      .partitioner = Partitioner::kUniform, .num_devices = 2, .ingress = {{0, 1}}};
   EXPECT_EQ(partition(trace, options).stage_of_block, (std::vector<int>{0, 0, 0, 1, 1}));
   options.partitioner = Partitioner::kParameters;
   EXPECT_EQ(partition(trace, options).stage_of_block, (std::vector<int>{0, 1, 1, 1, 1}));
@@ -92,8 +98,8 @@ TEST(Baselines, CutByNumberByParametersAndByEdges) {
 }
 
 // All ways to divide [0, n) into stages whose widths sum to the devices.
-void for_all_divisions(int num_layers, int num_devices, const std::vector<int>& widths, std::vector<ReplicatedStage>& stages,
-                       const std::function<void()>& visit) {
+void for_all_divisions(int num_layers, int num_devices, const std::vector<int>& widths,
+                       std::vector<ReplicatedStage>& stages, const std::function<void()>& visit) {
   const int begin = stages.empty() ? 0 : stages.back().end;
   if (begin == num_layers && num_devices == 0) visit();
   for (int end = begin + 1; end <= num_layers; ++end) {
@@ -122,10 +128,12 @@ TEST(PipeDream, FindsTheBestReplicatedDivision) {
       double slowest = 0;
       for (const ReplicatedStage& stage : stages) {
         double compute = 0, weights = 0;
-        for (int i = stage.begin; i < stage.end; ++i) compute += layers[i].compute_s, weights += layers[i].weight_bytes;
-        slowest =
-            std::max({slowest, compute / stage.replicas, 4 * (stage.replicas - 1) * weights / (stage.replicas * bandwidth)});
-        if (stage.begin > 0) slowest = std::max(slowest, 2 * layers[stage.begin - 1].activation_bytes / bandwidth);
+        for (int i = stage.begin; i < stage.end; ++i)
+          compute += layers[i].compute_s, weights += layers[i].weight_bytes;
+        slowest = std::max({slowest, compute / stage.replicas,
+                            4 * (stage.replicas - 1) * weights / (stage.replicas * bandwidth)});
+        if (stage.begin > 0)
+          slowest = std::max(slowest, 2 * layers[stage.begin - 1].activation_bytes / bandwidth);
       }
       best = std::min(best, slowest);
     });

@@ -27,7 +27,8 @@ TEST(Cluster, ReadsWhatItWrites) {
   EXPECT_DOUBLE_EQ(cluster.across.seconds(25e9), 1.00001);
   EXPECT_EQ(to_json(cluster_from_json(to_json(cluster), "again")), to_json(cluster));
   EXPECT_EQ(message_of<UsageError>([&] { cluster.peak("fp16"); }),
-            "cluster 'lab' states no peak for fp16 (it has: bf16, fp32). Add gpu.peak_tflops.fp16 to the cluster file");
+            "cluster 'lab' states no peak for fp16 (it has: bf16, fp32). Add gpu.peak_tflops.fp16 "
+            "to the cluster file");
 }
 
 std::string refusal(const std::function<void(Json&)>& damage) {
@@ -37,12 +38,16 @@ std::string refusal(const std::function<void(Json&)>& damage) {
 }
 
 TEST(Cluster, RefusesNonsenseByName) {
-  EXPECT_EQ(refusal([](Json& json) { json["gpu"]["memory_gb"] = 0; }), "lab.json: gpu: memory_gb is 0, but must be positive");
-  EXPECT_EQ(refusal([](Json& json) { json["gpus"] = 4; }).substr(0, 34), "lab.json: unknown key 'gpus'. Did ");
-  EXPECT_EQ(refusal([](Json& json) { json["links"].erase("across"); }), "lab.json: links: 'across' is missing");
+  EXPECT_EQ(refusal([](Json& json) { json["gpu"]["memory_gb"] = 0; }),
+            "lab.json: gpu: memory_gb is 0, but must be positive");
+  EXPECT_EQ(refusal([](Json& json) { json["gpus"] = 4; }).substr(0, 34),
+            "lab.json: unknown key 'gpus'. Did ");
+  EXPECT_EQ(refusal([](Json& json) { json["links"].erase("across"); }),
+            "lab.json: links: 'across' is missing");
   EXPECT_EQ(refusal([](Json& json) { json["links"]["inside"]["gb_per_s"] = -3; }),
             "lab.json: links.inside: gb_per_s is -3, but must be positive");
-  EXPECT_EQ(refusal([](Json& json) { json["nodes"] = 0; }), "lab.json: nodes (0) and gpus_per_node (4) must be at least 1");
+  EXPECT_EQ(refusal([](Json& json) { json["nodes"] = 0; }),
+            "lab.json: nodes (0) and gpus_per_node (4) must be at least 1");
   EXPECT_EQ(refusal([](Json& json) { json["gpu"]["efficiency"] = 1.2; }),
             "lab.json: gpu: efficiency is 1.2, but is a share of the peak");
   EXPECT_NE(refusal([](Json& json) { json["gpu"] = 5; }), "no error");
@@ -72,7 +77,9 @@ TEST(FitLink, NeverMakesANegativePart) {
   const Link no_slope = fit_link({{1e3, 2e-3}, {1e6, 1e-3}});
   EXPECT_EQ(no_slope.s_per_byte, 0.0);
   EXPECT_GT(no_slope.latency_s, 0.0);
-  EXPECT_EQ(message_of<UserError>([] { fit_link({{1e3, 1e-3}, {1e3, 2e-3}}); }),
+  EXPECT_EQ(message_of<UserError>([] {
+              fit_link({{1e3, 1e-3}, {1e3, 2e-3}});
+            }),
             "a link's latency and bandwidth need messages of two sizes at least, not 2 of one");
 }
 

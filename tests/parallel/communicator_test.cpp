@@ -11,10 +11,14 @@ namespace {
 using testing::Outcome;
 using testing::scenarios;
 
-const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble, at::kLong, at::kInt, at::kByte};
+const at::ScalarType kDtypes[] = {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble,
+                                  at::kLong,     at::kInt,  at::kByte};
 
-// n elements that differ by rank and place, small enough to be exact in every dtype however they are added.
-at::Tensor pattern(int rank, int64_t n, at::ScalarType dtype) { return (at::arange(n).remainder(5) + rank).to(dtype); }
+// n elements that differ by rank and place, small enough to be exact in every dtype however they
+// are added.
+at::Tensor pattern(int rank, int64_t n, at::ScalarType dtype) {
+  return (at::arange(n).remainder(5) + rank).to(dtype);
+}
 
 void sums(Communicator& world) {
   const int n = world.size();
@@ -36,12 +40,14 @@ void scattered_sums(Communicator& world) {
     const at::Tensor out = at::zeros({7}, dtype);
     world.reduce_scatter(out, pattern(world.rank(), 7 * n, dtype)).wait();
     const at::Tensor all = at::arange(7 * n).remainder(5) * n + n * (n - 1) / 2;
-    RANK_CHECK(at::equal(out, all.slice(0, 7 * world.rank(), 7 * world.rank() + 7).to(dtype)), at::toString(dtype));
+    RANK_CHECK(at::equal(out, all.slice(0, 7 * world.rank(), 7 * world.rank() + 7).to(dtype)),
+               at::toString(dtype));
   }
   // In bf16 256 + 1 is 256: only a wider sum sees the ones.
   const at::Tensor out = at::zeros({1}, at::kBFloat16);
   world.reduce_scatter(out, at::full({n}, world.rank() == 0 ? 256 : 1, at::kBFloat16)).wait();
-  RANK_CHECK(out.item<float>() == at::scalar_tensor(256 + n - 1).to(at::kBFloat16).item<float>(), out.item<float>());
+  RANK_CHECK(out.item<float>() == at::scalar_tensor(256 + n - 1).to(at::kBFloat16).item<float>(),
+             out.item<float>());
 }
 
 void gathers_and_broadcasts(Communicator& world) {
@@ -50,11 +56,15 @@ void gathers_and_broadcasts(Communicator& world) {
     const at::Tensor all = at::zeros({n, 3}, dtype), swapped = at::zeros({2 * n}, dtype);
     world.all_gather(all, pattern(world.rank(), 3, dtype)).wait();
     // To rank i goes [my rank, i].
-    const at::Tensor mine = at::stack({at::full({n}, world.rank(), at::kLong), at::arange(n)}, 1).reshape({-1}).to(dtype);
+    const at::Tensor mine = at::stack({at::full({n}, world.rank(), at::kLong), at::arange(n)}, 1)
+                                .reshape({-1})
+                                .to(dtype);
     world.all_to_all(swapped, mine).wait();
     for (int r = 0; r < n; ++r) {
       RANK_CHECK(at::equal(all[r], pattern(r, 3, dtype)), at::toString(dtype));
-      RANK_CHECK(swapped[2 * r].item<double>() == r && swapped[2 * r + 1].item<double>() == world.rank(), at::toString(dtype));
+      RANK_CHECK(
+          swapped[2 * r].item<double>() == r && swapped[2 * r + 1].item<double>() == world.rank(),
+          at::toString(dtype));
       const at::Tensor told = pattern(world.rank(), 11, dtype);
       world.broadcast(told, r).wait();
       RANK_CHECK(at::equal(told, pattern(r, 11, dtype)), at::toString(dtype));
@@ -73,16 +83,19 @@ void messages(Communicator& world) {
     }
     for (int peer = world.size() - 1; peer >= 0; --peer) {
       if (peer == world.rank()) continue;
-      const at::Tensor second = at::zeros({3}, dtype), first = at::zeros({1 + 1000 * world.rank()}, dtype);
+      const at::Tensor second = at::zeros({3}, dtype),
+                       first = at::zeros({1 + 1000 * world.rank()}, dtype);
       world.receive(second, peer, 8).wait();
       world.receive(first, peer, 7).wait();
       RANK_CHECK(at::equal(second, pattern(peer + 10, 3, dtype)), at::toString(dtype));
-      RANK_CHECK(at::equal(first, pattern(peer, 1 + 1000 * world.rank(), dtype)), at::toString(dtype));
+      RANK_CHECK(at::equal(first, pattern(peer, 1 + 1000 * world.rank(), dtype)),
+                 at::toString(dtype));
     }
     for (Pending& each : sent) each.wait();
   }
   // Equal tags arrive in order.
-  const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
+  const int next = (world.rank() + 1) % world.size(),
+            previous = (world.rank() + world.size() - 1) % world.size();
   std::vector<Pending> pending;
   std::vector<at::Tensor> got;
   for (int i = 0; i < 10; ++i) {
@@ -91,7 +104,9 @@ void messages(Communicator& world) {
     pending.push_back(world.send(at::full({1}, i + 100 * world.rank(), at::kFloat), next, 3));
   }
   for (Pending& each : pending) each.wait();
-  for (int i = 0; i < 10; ++i) RANK_CHECK(got[static_cast<size_t>(i)].item<float>() == static_cast<float>(i + 100 * previous), i);
+  for (int i = 0; i < 10; ++i)
+    RANK_CHECK(got[static_cast<size_t>(i)].item<float>() == static_cast<float>(i + 100 * previous),
+               i);
 }
 
 void overlap(Communicator& world) {
@@ -111,7 +126,8 @@ void overlap(Communicator& world) {
   world.receive(extra, previous, 1).wait();
   for (size_t i = pending.size(); i-- > 0;) pending[i].wait();
   world.barrier();
-  for (int i = 0; i < 8; ++i) RANK_CHECK((sums[static_cast<size_t>(i)] == i * n + n * (n - 1) / 2).all().item<bool>(), i);
+  for (int i = 0; i < 8; ++i)
+    RANK_CHECK((sums[static_cast<size_t>(i)] == i * n + n * (n - 1) / 2).all().item<bool>(), i);
   RANK_CHECK((got == previous).all().item<bool>());
   RANK_CHECK((extra == 1).all().item<bool>());
 }
@@ -160,18 +176,21 @@ void counted(Communicator& world) {
   if (world.rank() == 1) world.receive(at::zeros({6}, at::kDouble), 0, 0).wait();
   world.barrier();
   const auto traffic = world.traffic();
-  RANK_CHECK(traffic.at("all_reduce").calls == 2 && traffic.at("all_reduce").bytes == 20 && traffic.at("all_reduce").messages == 0);
+  RANK_CHECK(traffic.at("all_reduce").calls == 2 && traffic.at("all_reduce").bytes == 20 &&
+             traffic.at("all_reduce").messages == 0);
   RANK_CHECK(traffic.at("reduce_scatter").bytes == 8 * n);
   RANK_CHECK(traffic.at("all_gather").bytes == 4);
   RANK_CHECK(traffic.at("barrier").calls == 1);
-  RANK_CHECK(traffic.contains("send") == (world.rank() == 0) && traffic.contains("receive") == (world.rank() == 1));
+  RANK_CHECK(traffic.contains("send") == (world.rank() == 0) &&
+             traffic.contains("receive") == (world.rank() == 1));
   if (world.rank() == 0) {
     RANK_CHECK(traffic.at("send").messages == 1 && traffic.at("send").bytes == 48);
     RANK_CHECK(world.links().size() == 1 && world.links().at(1).bytes == 48);
   }
 }
 
-// --- failures -----------------------------------------------------------------------------------------------------------
+// --- failures
+// -----------------------------------------------------------------------------------------------------------
 
 void reduce_for_ever(Communicator& world) {
   world.set_phase("forward");
@@ -195,22 +214,33 @@ void a_chain_of_waits(Communicator& world) {
     world.abort("the disk is full");
     world.barrier();
   }
-  Pending other = world.receive(at::zeros({1}), world.rank() + 1, 5);  // started before: must not disturb
+  Pending other =
+      world.receive(at::zeros({1}), world.rank() + 1, 5);  // started before: must not disturb
   world.receive(at::zeros({5}), world.rank() + 1, 4).wait();
 }
 
 const bool kRegistered = [] {
-  scenarios() = {{"sums", sums},           {"scattered_sums", scattered_sums},   {"gathers_and_broadcasts", gathers_and_broadcasts},
-                 {"messages", messages},   {"overlap", overlap},                 {"subgroups", subgroups},
-                 {"counted", counted},     {"reduce_for_ever", reduce_for_ever}, {"one_stays_away", one_stays_away},
+  scenarios() = {{"sums", sums},
+                 {"scattered_sums", scattered_sums},
+                 {"gathers_and_broadcasts", gathers_and_broadcasts},
+                 {"messages", messages},
+                 {"overlap", overlap},
+                 {"subgroups", subgroups},
+                 {"counted", counted},
+                 {"reduce_for_ever", reduce_for_ever},
+                 {"one_stays_away", one_stays_away},
                  {"chain", a_chain_of_waits}};
   return true;
 }();
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-// Exactly one rank failed first; every other names that cause, or with the store lost at least its `stem`.
-void expect_one_first(const std::vector<Outcome>& outcomes, int dead = -1, const std::string& stem = {}) {
+// Exactly one rank failed first; every other names that cause, or with the store lost at least its
+// `stem`.
+void expect_one_first(const std::vector<Outcome>& outcomes, int dead = -1,
+                      const std::string& stem = {}) {
   int firsts = 0;
   std::string cause;
   for (const Outcome& outcome : outcomes) {
@@ -221,8 +251,10 @@ void expect_one_first(const std::vector<Outcome>& outcomes, int dead = -1, const
   EXPECT_EQ(firsts, 1);
   for (size_t r = 0; r < outcomes.size(); ++r) {
     if (static_cast<int>(r) == dead) continue;
-    EXPECT_TRUE(outcomes[r].kind == "first" || outcomes[r].kind == "peer") << r << ": " << outcomes[r].kind << " " << outcomes[r].text;
-    EXPECT_TRUE(has(outcomes[r].text, stem.empty() ? cause : stem)) << outcomes[r].text << "\n against " << cause;
+    EXPECT_TRUE(outcomes[r].kind == "first" || outcomes[r].kind == "peer")
+        << r << ": " << outcomes[r].kind << " " << outcomes[r].text;
+    EXPECT_TRUE(has(outcomes[r].text, stem.empty() ? cause : stem))
+        << outcomes[r].text << "\n against " << cause;
   }
 }
 
@@ -233,20 +265,26 @@ struct Kind {
 class EveryCommunicator : public ::testing::TestWithParam<Kind> {
  protected:
   std::vector<Outcome> run(const std::string& scenario, double deadline_s) {
-    return std::string(GetParam().name) == "threads" ? testing::run_threads(scenario, GetParam().size, deadline_s)
-                                                     : testing::run_processes(scenario, GetParam().size, deadline_s);
+    return std::string(GetParam().name) == "threads"
+               ? testing::run_threads(scenario, GetParam().size, deadline_s)
+               : testing::run_processes(scenario, GetParam().size, deadline_s);
   }
   void expect_ok(const std::string& scenario) {
     for (const Outcome& outcome : run(scenario, 30)) EXPECT_EQ(outcome.kind, "ok") << outcome.text;
   }
 };
 INSTANTIATE_TEST_SUITE_P(, EveryCommunicator,
-                         ::testing::Values(Kind{"threads", 2}, Kind{"threads", 3}, Kind{"threads", 4}, Kind{"gloo", 2}, Kind{"gloo", 4}),
+                         ::testing::Values(Kind{"threads", 2}, Kind{"threads", 3},
+                                           Kind{"threads", 4}, Kind{"gloo", 2}, Kind{"gloo", 4}),
                          [](const auto& info) { return concat(info.param.name, info.param.size); });
 
 TEST_P(EveryCommunicator, AllReducesEveryDtype) { expect_ok("sums"); }
-TEST_P(EveryCommunicator, ReduceScattersEveryDtypeAndAddsHalvesWide) { expect_ok("scattered_sums"); }
-TEST_P(EveryCommunicator, GathersSwapsAndBroadcastsEveryDtype) { expect_ok("gathers_and_broadcasts"); }
+TEST_P(EveryCommunicator, ReduceScattersEveryDtypeAndAddsHalvesWide) {
+  expect_ok("scattered_sums");
+}
+TEST_P(EveryCommunicator, GathersSwapsAndBroadcastsEveryDtype) {
+  expect_ok("gathers_and_broadcasts");
+}
 TEST_P(EveryCommunicator, DeliversMessagesByTagAndThenInOrder) { expect_ok("messages"); }
 TEST_P(EveryCommunicator, OverlapsOperationsWaitedForInAnyOrder) { expect_ok("overlap"); }
 TEST_P(EveryCommunicator, WorksInSubgroups) { expect_ok("subgroups"); }
@@ -258,9 +296,11 @@ TEST_P(EveryCommunicator, ADeadlineThatPassesNamesOperationAndPhase) {
   EXPECT_LT(now_s() - start, 15);
   expect_one_first(outcomes);
   for (const Outcome& outcome : outcomes) {
-    EXPECT_TRUE(has(outcome.text, "all_reduce #2 of group world in phase optimizer")) << outcome.text;
+    EXPECT_TRUE(has(outcome.text, "all_reduce #2 of group world in phase optimizer"))
+        << outcome.text;
     EXPECT_TRUE(has(outcome.text, "deadline of 1 s passed")) << outcome.text;
-    EXPECT_TRUE(has(outcome.text, concat("no word from rank ", GetParam().size - 1))) << outcome.text;
+    EXPECT_TRUE(has(outcome.text, concat("no word from rank ", GetParam().size - 1)))
+        << outcome.text;
   }
 }
 
@@ -274,7 +314,9 @@ TEST_P(EveryCommunicator, AnAbortReachesThoseWhoWaitForOthersAndNamesItsCause) {
     EXPECT_EQ(outcome.kind, r == last ? "first" : "peer") << r << ": " << outcome.text;
     EXPECT_TRUE(has(outcome.text, concat("rank ", last, ": the disk is full"))) << outcome.text;
     if (r == last) continue;
-    EXPECT_TRUE(has(outcome.text, concat("rank ", r, ", peer ", r + 1, ", receive #2 of group world in phase backward"))) << outcome.text;
+    EXPECT_TRUE(has(outcome.text, concat("rank ", r, ", peer ", r + 1,
+                                         ", receive #2 of group world in phase backward")))
+        << outcome.text;
   }
 }
 
@@ -305,7 +347,8 @@ TEST(RecordingCommunicator, MovesNothingAndCounts) {
   EXPECT_THROW(pair->barrier(), DistributedError);
 }
 
-// --- processes that die ---------------------------------------------------------------------------------------------------
+// --- processes that die
+// ---------------------------------------------------------------------------------------------------
 
 struct Death {
   const char* name;
@@ -313,14 +356,16 @@ struct Death {
   bool rank_0_serves;
   // What every survivor of four says.
   std::string words() const {
-    return rank == 0 && rank_0_serves ? std::string("rank 0, which serves the rendezvous") : concat("no word from rank ", rank);
+    return rank == 0 && rank_0_serves ? std::string("rank 0, which serves the rendezvous")
+                                      : concat("no word from rank ", rank);
   }
 };
 class Survivors : public ::testing::TestWithParam<Death> {
  protected:
   void expect_words(const std::vector<Outcome>& outcomes, const std::string& reason) {
     const Death death = GetParam();
-    expect_one_first(outcomes, death.rank, death.rank == 0 && death.rank_0_serves ? death.words() : std::string());
+    expect_one_first(outcomes, death.rank,
+                     death.rank == 0 && death.rank_0_serves ? death.words() : std::string());
     for (int r = 0; r < 4; ++r) {
       const std::string& text = outcomes[static_cast<size_t>(r)].text;
       if (r == death.rank) continue;
@@ -331,7 +376,9 @@ class Survivors : public ::testing::TestWithParam<Death> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(, Survivors,
-                         ::testing::Values(Death{"OfRank0", 0, false}, Death{"OfRank0WithTheStore", 0, true}, Death{"OfRank2", 2, true}),
+                         ::testing::Values(Death{"OfRank0", 0, false},
+                                           Death{"OfRank0WithTheStore", 0, true},
+                                           Death{"OfRank2", 2, true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(Survivors, EndAtOnceWhenOneIsKilledAndNameIt) {
@@ -364,7 +411,8 @@ TEST_P(Survivors, EndAtTheDeadlineWhenOneIsStoppedAndNameIt) {
   expect_words(outcomes, "the deadline of 2 s passed");
 }
 
-// --- meeting --------------------------------------------------------------------------------------------------------------
+// --- meeting
+// --------------------------------------------------------------------------------------------------------------
 
 Outcome connect_alone(const Rendezvous& at, double deadline_s) {
   return testing::outcome_of([&] { connect(at, "gloo", deadline_s); });
@@ -462,7 +510,8 @@ TEST(Connect, AServedStoreServesASecondStart) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (const Outcome& outcome : out) EXPECT_EQ(outcome.kind, "ok") << session << ": " << outcome.text;
+    for (const Outcome& outcome : out)
+      EXPECT_EQ(outcome.kind, "ok") << session << ": " << outcome.text;
   }
 }
 

@@ -28,12 +28,13 @@ TEST(Collectives, MatchTheGoldenTimes) {
 }
 
 TEST(Collectives, HalvesOfARingMakeTheRingAndOneRankIsFree) {
-  EXPECT_DOUBLE_EQ(reduce_scatter_s(8, 1e6, kGolden) + all_gather_s(8, 1e6, kGolden), ring_all_reduce_s(8, 1e6, kGolden));
+  EXPECT_DOUBLE_EQ(reduce_scatter_s(8, 1e6, kGolden) + all_gather_s(8, 1e6, kGolden),
+                   ring_all_reduce_s(8, 1e6, kGolden));
   EXPECT_DOUBLE_EQ(kGolden.seconds(1e6), 5e-6 + 40e-6);
   EXPECT_DOUBLE_EQ(broadcast_s(8, 1e6, kGolden), 3 * kGolden.seconds(1e6));
   EXPECT_DOUBLE_EQ(all_to_all_s(8, 8e6, kGolden), 7 * kGolden.seconds(1e6));
-  for (const auto cost : {ring_all_reduce_s, tree_all_reduce_s, recursive_doubling_all_reduce_s, halving_doubling_all_reduce_s,
-                          broadcast_s, all_to_all_s}) {
+  for (const auto cost : {ring_all_reduce_s, tree_all_reduce_s, recursive_doubling_all_reduce_s,
+                          halving_doubling_all_reduce_s, broadcast_s, all_to_all_s}) {
     EXPECT_EQ(cost(1, 1e6, kGolden), 0.0);
     EXPECT_THROW(cost(0, 1e6, kGolden), UsageError);
   }
@@ -45,16 +46,20 @@ TEST(Collectives, SayWhenLogarithmicCostDoesNotHold) {
   EXPECT_EQ(best_all_reduce(16, 4e3, kGolden).algorithm, "recursive doubling");
   EXPECT_EQ(best_all_reduce(16, 400e6, kGolden).algorithm, "halving doubling");
   EXPECT_EQ(logarithmic_statement(16, 4e3, kGolden),
-            "an all-reduce of 0.004 MB over 16 ranks takes 0.021 ms (recursive doubling): below 0.533 MB latency dominates, so "
+            "an all-reduce of 0.004 MB over 16 ranks takes 0.021 ms (recursive doubling): below "
+            "0.533 MB latency dominates, so "
             "its cost "
             "grows as log2 n.");
   EXPECT_EQ(logarithmic_statement(16, 400e6, kGolden),
-            "an all-reduce of 400.000 MB over 16 ranks takes 30.040 ms (halving doubling): above 0.533 MB bandwidth dominates, "
+            "an all-reduce of 400.000 MB over 16 ranks takes 30.040 ms (halving doubling): above "
+            "0.533 MB bandwidth dominates, "
             "so its cost "
             "is nearly the same for any n and log2 n overstates it.");
   // Doubling the ranks: one more round of latency below, almost nothing above.
-  EXPECT_NEAR(best_all_reduce(32, 1, kGolden).seconds / best_all_reduce(16, 1, kGolden).seconds, 5.0 / 4, 1e-4);
-  EXPECT_NEAR(best_all_reduce(32, 4e9, kGolden).seconds / best_all_reduce(16, 4e9, kGolden).seconds, 1.0, 0.05);
+  EXPECT_NEAR(best_all_reduce(32, 1, kGolden).seconds / best_all_reduce(16, 1, kGolden).seconds,
+              5.0 / 4, 1e-4);
+  EXPECT_NEAR(best_all_reduce(32, 4e9, kGolden).seconds / best_all_reduce(16, 4e9, kGolden).seconds,
+              1.0, 0.05);
 }
 
 TEST(ReferenceCost, HasBothPublishedReadings) {
@@ -96,7 +101,8 @@ TEST(Activations, FollowTheLayerFormula) {
 TEST(Traffic, OfTensorToPipelineIsFourLayersTimesTheRingFactorToTwo) {
   for (const int n : {2, 4, 8}) {
     const double layers = 6;
-    const double ratio = layers * tensor_parallel_bytes(128, 4, 512, 2, n) / pipeline_boundary_bytes(128, 4, 512, 2);
+    const double ratio =
+        layers * tensor_parallel_bytes(128, 4, 512, 2, n) / pipeline_boundary_bytes(128, 4, 512, 2);
     EXPECT_NEAR(ratio, 4 * layers * 2 * (n - 1) / n / 2, 1e-12 * ratio);
   }
 }
@@ -109,9 +115,11 @@ TEST(Flops, CountSixPerParameterAndAttention) {
 }
 
 TEST(RankGroup, GoesOverTheLinksInsideFirstWhereThatIsShorter) {
-  const Link inside{.latency_s = 0.0, .s_per_byte = 1e-9}, across{.latency_s = 0.0, .s_per_byte = 16e-9};
+  const Link inside{.latency_s = 0.0, .s_per_byte = 1e-9},
+      across{.latency_s = 0.0, .s_per_byte = 16e-9};
   const RankGroup group{.nodes = 2, .per_node = 4, .inside = inside, .across = across};
-  // Three quarters inside, half of a quarter across, three quarters inside; the scatter is the first half of it.
+  // Three quarters inside, half of a quarter across, three quarters inside; the scatter is the
+  // first half of it.
   EXPECT_DOUBLE_EQ(reduce_scatter_s(group, 8e9), 6 + 16);
   EXPECT_DOUBLE_EQ(all_gather_s(group, 8e9), 6 + 16);
   EXPECT_DOUBLE_EQ(all_reduce_s(group, 8e9), 6 + 32 + 6);
@@ -119,7 +127,8 @@ TEST(RankGroup, GoesOverTheLinksInsideFirstWhereThatIsShorter) {
   EXPECT_DOUBLE_EQ(all_reduce_s(slow_inside, 8e9), ring_all_reduce_s(8, 8e9, inside));
   const RankGroup one_each{.nodes = 4, .per_node = 1, .inside = inside, .across = across};
   EXPECT_DOUBLE_EQ(reduce_scatter_s(one_each, 8e9), reduce_scatter_s(4, 8e9, across));
-  EXPECT_EQ(all_reduce_s({.nodes = 1, .per_node = 1, .inside = inside, .across = across}, 8e9), 0.0);
+  EXPECT_EQ(all_reduce_s({.nodes = 1, .per_node = 1, .inside = inside, .across = across}, 8e9),
+            0.0);
 }
 
 }  // namespace

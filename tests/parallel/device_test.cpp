@@ -23,10 +23,12 @@ std::string refusal(const std::string& name) {
 
 TEST(ChooseDevice, TakesTheCpuWhereThereIsNoGpu) {
   EXPECT_EQ(refusal("cpu"), "cpu");
-  EXPECT_NE(refusal("tpu").find("run.device=tpu is not known. Use auto, cpu or cuda."), std::string::npos);
+  EXPECT_NE(refusal("tpu").find("run.device=tpu is not known. Use auto, cpu or cuda."),
+            std::string::npos);
   if (at::hasCUDA()) GTEST_SKIP() << "there is a GPU here";
   EXPECT_EQ(refusal("auto"), "cpu");
-  EXPECT_EQ(refusal("cuda").find("run.device=cuda, but rank 0 has no such device: "), 0u) << refusal("cuda");
+  EXPECT_EQ(refusal("cuda").find("run.device=cuda, but rank 0 has no such device: "), 0u)
+      << refusal("cuda");
 }
 
 TEST(AgreeOnDevice, AllRanksRefuseWhatOneOfThemHasNot) {
@@ -46,7 +48,8 @@ TEST(AgreeOnDevice, AllRanksRefuseWhatOneOfThemHasNot) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (size_t r = 0; r < 3; ++r) EXPECT_EQ(said[r], concat(r == 0, " run.device=tpu is not known. Use auto, cpu or cuda."));
+  for (size_t r = 0; r < 3; ++r)
+    EXPECT_EQ(said[r], concat(r == 0, " run.device=tpu is not known. Use auto, cpu or cuda."));
 }
 
 TEST(GatherTexts, GivesEveryRankAllTexts) {
@@ -54,7 +57,8 @@ TEST(GatherTexts, GivesEveryRankAllTexts) {
   const std::vector<std::string> texts{"", "a", "longer"};
   std::vector<std::thread> threads;
   for (size_t r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] { EXPECT_EQ(gather_texts(communicators[r].get(), texts[r]), texts); });
+    threads.emplace_back(
+        [&, r] { EXPECT_EQ(gather_texts(communicators[r].get(), texts[r]), texts); });
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -30,7 +30,8 @@ TEST(MeshLayout, TpVariesFastestAndDpSlowest) {
 }
 
 TEST(MeshLayout, EveryOrderGivesEachCoordinateToOneRank) {
-  for (const char* order : {"dp,pp,tp", "dp,tp,pp", "pp,dp,tp", "pp,tp,dp", "tp,dp,pp", "tp,pp,dp"}) {
+  for (const char* order :
+       {"dp,pp,tp", "dp,tp,pp", "pp,dp,tp", "pp,tp,dp", "tp,dp,pp", "tp,pp,dp"}) {
     const MeshLayout mesh(24, 2, 3, 4, order);
     std::set<std::tuple<int, int, int>> seen;
     for (int rank = 0; rank < 24; ++rank) {
@@ -46,17 +47,29 @@ TEST(MeshLayout, EveryOrderGivesEachCoordinateToOneRank) {
 
 TEST(MeshLayout, RefusesWithTheNumbersAndAWayOut) {
   EXPECT_EQ(refusal(8, 2, 2, 3),
-            "parallel.dp=2 x parallel.pp=2 x parallel.tp=3 = 12 ranks, but 8 were started. Set parallel.dp=8 and the others to 1, or start 12 ranks.");
+            "parallel.dp=2 x parallel.pp=2 x parallel.tp=3 = 12 ranks, but 8 were started. Set "
+            "parallel.dp=8 and the others to 1, or start 12 ranks.");
   EXPECT_EQ(refusal(8, 1, 2, 2),
-            "parallel.dp=1 x parallel.pp=2 x parallel.tp=2 = 4 ranks, but 8 were started. Set parallel.dp=2, or start 4 ranks.");
+            "parallel.dp=1 x parallel.pp=2 x parallel.tp=2 = 4 ranks, but 8 were started. Set "
+            "parallel.dp=2, or start 4 ranks.");
   EXPECT_EQ(refusal(6, 1, 4, 2),
-            "parallel.dp=1 x parallel.pp=4 x parallel.tp=2 = 8 ranks, but 6 were started. Set parallel.dp=1 and parallel.pp=3, or start 8 ranks.");
+            "parallel.dp=1 x parallel.pp=4 x parallel.tp=2 = 8 ranks, but 6 were started. Set "
+            "parallel.dp=1 and parallel.pp=3, or start 8 ranks.");
   EXPECT_EQ(refusal(1, 2, 1, 1),
-            "parallel.dp=2 x parallel.pp=1 x parallel.tp=1 = 2 ranks, but 1 was started. Set parallel.dp=1, or start 2 ranks.");
-  EXPECT_EQ(refusal(1, 0, 1, 1), "parallel.dp=0, parallel.pp=1, parallel.tp=1: each must be 1 or more.");
-  EXPECT_EQ(refusal(1 << 30, 1 << 20, 1 << 20, 1 << 10).rfind("parallel.dp=1048576 x parallel.pp=1048576 x parallel.tp=1024 = 1125899906842624 ranks", 0), 0u);
-  for (const char* order : {"dp,pp", "dp,pp,pp", "dp,pp,tp,", "tp", "", "dp,pp,tp,tp", "dp,pp,ep"}) {
-    EXPECT_NE(refusal(1, 1, 1, 1, order).find("must name dp, pp and tp once each"), std::string::npos) << order;
+            "parallel.dp=2 x parallel.pp=1 x parallel.tp=1 = 2 ranks, but 1 was started. Set "
+            "parallel.dp=1, or start 2 ranks.");
+  EXPECT_EQ(refusal(1, 0, 1, 1),
+            "parallel.dp=0, parallel.pp=1, parallel.tp=1: each must be 1 or more.");
+  EXPECT_EQ(refusal(1 << 30, 1 << 20, 1 << 20, 1 << 10)
+                .rfind("parallel.dp=1048576 x parallel.pp=1048576 x parallel.tp=1024 = "
+                       "1125899906842624 ranks",
+                       0),
+            0u);
+  for (const char* order :
+       {"dp,pp", "dp,pp,pp", "dp,pp,tp,", "tp", "", "dp,pp,tp,tp", "dp,pp,ep"}) {
+    EXPECT_NE(refusal(1, 1, 1, 1, order).find("must name dp, pp and tp once each"),
+              std::string::npos)
+        << order;
   }
 }
 

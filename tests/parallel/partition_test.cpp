@@ -1,4 +1,5 @@
-// The exact partitioner against an oracle that tries every acyclic assignment and prices it straight from the definition.
+// The exact partitioner against an oracle that tries every acyclic assignment and prices it
+// straight from the definition.
 #include "parallel/partition.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// Blocks of small whole times; wires with several readers, skips and side branches; shared parameters; caps; links.
+// Blocks of small whole times; wires with several readers, skips and side branches; shared
+// parameters; caps; links.
 Case random_case(uint64_t seed) {
   Random random(seed);
   Case made;
@@ -43,7 +45,8 @@ Case random_case(uint64_t seed) {
   const int n = random.between(num_stages, num_stages == 3 ? 12 : 9);
   Trace& trace = made.trace;
   for (int b = 0; b < n; ++b) {
-    TraceBlock block = small_block("b" + std::to_string(b), random.between(0, 6), random.between(0, 20));
+    TraceBlock block =
+        small_block("b" + std::to_string(b), random.between(0, 6), random.between(0, 20));
     block.input_grad_s = random.between(0, 4);
     block.weight_grad_s = random.between(0, 4);
     block.resident_bytes = random.chance(0.2) ? random.between(0, 50) : 0;
@@ -58,9 +61,11 @@ Case random_case(uint64_t seed) {
       for (int r = b + 1; r < n; ++r) {
         if (random.chance(density)) readers.push_back(r);
       }
-      TraceWire wire = small_wire("w" + std::to_string(trace.wires.size()), random.between(0, 12) * 4, b, readers);
+      TraceWire wire = small_wire("w" + std::to_string(trace.wires.size()),
+                                  random.between(0, 12) * 4, b, readers);
       wire.gradient = random.chance(0.8);
-      if (random.chance(0.3)) wire.sharing = Sharing::kDocument, wire.distinct_ratio = random.chance(0.5) ? 0.5 : 0.25;
+      if (random.chance(0.3))
+        wire.sharing = Sharing::kDocument, wire.distinct_ratio = random.chance(0.5) ? 0.5 : 0.25;
       trace.wires.push_back(wire);
     }
   }
@@ -76,13 +81,16 @@ Case random_case(uint64_t seed) {
   options.num_devices = num_stages;
   options.microbatches = random.between(1, 8);
   options.state_factor = random.between(1, 8);
-  if (random.chance(0.3)) options.sum_weight = 0, options.max_weight = 1, options.byte_weight = 0.05;
-  for (int s = 0; s < num_stages; ++s) options.ingress.push_back({random.between(0, 2) * 0.25, random.between(0, 4) * 0.125});
+  if (random.chance(0.3))
+    options.sum_weight = 0, options.max_weight = 1, options.byte_weight = 0.05;
+  for (int s = 0; s < num_stages; ++s)
+    options.ingress.push_back({random.between(0, 2) * 0.25, random.between(0, 4) * 0.125});
   if (random.chance(0.5)) {
     for (int s = 0; s < num_stages; ++s) options.memory_caps.push_back(random.between(100, 600));
   }
   options.shared = static_cast<SharedRule>(random.between(0, 2));
-  if (random.chance(0.3)) options.shared_by_name["p0"] = static_cast<SharedRule>(random.between(0, 2));
+  if (random.chance(0.3))
+    options.shared_by_name["p0"] = static_cast<SharedRule>(random.between(0, 2));
   return made;
 }
 
@@ -106,14 +114,15 @@ std::vector<SharedRule> rules_of(const Trace& trace, const PartitionOptions& opt
 }
 
 // From the definition in parallel/partition.h. Infinite when a cap or a rule is broken.
-double price(const Trace& trace, const PartitionOptions& options, const Users& users, const std::vector<SharedRule>& rules,
-             const std::vector<int>& stage) {
+double price(const Trace& trace, const PartitionOptions& options, const Users& users,
+             const std::vector<SharedRule>& rules, const std::vector<int>& stage) {
   const int num_stages = options.num_devices;
   std::array<double, 4> time{}, fixed{}, activations{};
   double bytes = 0.0, replicas = 0.0;
   for (size_t b = 0; b < trace.blocks.size(); ++b) {
     const TraceBlock& block = trace.blocks[b];
-    time[stage[b]] += block.forward_s * (block.recompute ? 2 : 1) + block.input_grad_s + block.weight_grad_s;
+    time[stage[b]] +=
+        block.forward_s * (block.recompute ? 2 : 1) + block.input_grad_s + block.weight_grad_s;
     fixed[stage[b]] += block.resident_bytes;
     activations[stage[b]] += block.activation_bytes;
   }
@@ -123,7 +132,8 @@ double price(const Trace& trace, const PartitionOptions& options, const Users& u
     for (int s = 0; s < num_stages; ++s) {
       if (s == stage[wire.producer] || !(reading >> s & 1)) continue;
       const double sent = wire.bytes * wire.distinct_ratio;
-      time[s] += (wire.gradient ? 2 : 1) * (options.ingress[s].latency_s + sent * options.ingress[s].s_per_byte);
+      time[s] += (wire.gradient ? 2 : 1) *
+                 (options.ingress[s].latency_s + sent * options.ingress[s].s_per_byte);
       activations[s] += sent;
       bytes += sent;
     }
@@ -131,7 +141,8 @@ double price(const Trace& trace, const PartitionOptions& options, const Users& u
   for (int p = 0; p < static_cast<int>(trace.parameters.size()); ++p) {
     unsigned using_stages = 0;
     for (const int b : users[p]) using_stages |= 1u << stage[b];
-    if ((using_stages & (using_stages - 1)) != 0 && rules[p] == SharedRule::kTogether) return kInfinity;
+    if ((using_stages & (using_stages - 1)) != 0 && rules[p] == SharedRule::kTogether)
+      return kInfinity;
     const double size = static_cast<double>(trace.parameters[p].bytes);
     int copies = 0;
     for (int s = 0; s < num_stages; ++s) {
@@ -145,7 +156,9 @@ double price(const Trace& trace, const PartitionOptions& options, const Users& u
   double sum = 0.0, largest = 0.0;
   for (int s = 0; s < num_stages; ++s) {
     const int in_flight = std::min(options.microbatches, num_stages - s);
-    if (!options.memory_caps.empty() && fixed[s] + in_flight * activations[s] > options.memory_caps[s]) return kInfinity;
+    if (!options.memory_caps.empty() &&
+        fixed[s] + in_flight * activations[s] > options.memory_caps[s])
+      return kInfinity;
     sum += time[s];
     largest = std::max(largest, time[s]);
   }
@@ -166,7 +179,8 @@ double least_price(const Trace& trace, const PartitionOptions& options) {
   double best = kInfinity;
   const std::function<void(int, unsigned)> place = [&](int b, unsigned used) {
     if (b == n) {
-      if (used == (1u << num_stages) - 1) best = std::min(best, price(trace, options, users, rules, stage));
+      if (used == (1u << num_stages) - 1)
+        best = std::min(best, price(trace, options, users, rules, stage));
       return;
     }
     int low = 0;
@@ -194,8 +208,9 @@ TEST(ExactPartition, EqualsBruteForceOn500RandomGraphs) {
     const Plan plan = partition(trace, options);
     // Both sum the same small multiples of 1/32, in another order.
     ASSERT_NEAR(plan.objective, expected, 1e-9 * std::max(1.0, expected)) << "seed " << seed;
-    ASSERT_NEAR(price(trace, options, users_of(trace), rules_of(trace, options), plan.stage_of_block), expected,
-                1e-9 * std::max(1.0, expected))
+    ASSERT_NEAR(
+        price(trace, options, users_of(trace), rules_of(trace, options), plan.stage_of_block),
+        expected, 1e-9 * std::max(1.0, expected))
         << "seed " << seed;
     EXPECT_TRUE(plan.fits && plan.is_exact);
     for (const ParameterPlace& place : plan.parameters) shared += !place.replica_stages.empty();
@@ -204,7 +219,8 @@ TEST(ExactPartition, EqualsBruteForceOn500RandomGraphs) {
     linear.memory_caps.clear();
     linear.shared = SharedRule::kReplicated;
     linear.shared_by_name.clear();
-    better_than_linear += options.memory_caps.empty() && plan.objective < partition(trace, linear).objective * (1 - 1e-9);
+    better_than_linear += options.memory_caps.empty() &&
+                          plan.objective < partition(trace, linear).objective * (1 - 1e-9);
   }
   // The graphs exercise what they should.
   EXPECT_GT(infeasible, 20);
@@ -226,16 +242,19 @@ TEST(ExactPartition, BruteForceOfTheLibraryAgreesWithTheOracle) {
   }
 }
 
-// Two chains of 99 blocks, the second reading the first's end in its last layers, and two more: (99 + 1)^2 downsets at most.
+// Two chains of 99 blocks, the second reading the first's end in its last layers, and two more: (99
+// + 1)^2 downsets at most.
 Trace two_chains(int length, int first_reader) {
   Trace trace;
   Random random(7);
   for (int chain = 0; chain < 2; ++chain) {
     for (int i = 0; i < length; ++i) {
       const int b = static_cast<int>(trace.blocks.size());
-      trace.blocks.push_back(
-          small_block((chain ? "decoder." : "encoder.") + std::to_string(i), 0.010 + random.between(0, 5) * 0.001, 1 << 20));
-      if (i > 0) trace.wires.push_back(small_wire("hidden" + std::to_string(b), chain ? 4 << 20 : 32 << 20, b - 1, {b}));
+      trace.blocks.push_back(small_block((chain ? "decoder." : "encoder.") + std::to_string(i),
+                                         0.010 + random.between(0, 5) * 0.001, 1 << 20));
+      if (i > 0)
+        trace.wires.push_back(
+            small_wire("hidden" + std::to_string(b), chain ? 4 << 20 : 32 << 20, b - 1, {b}));
     }
   }
   std::vector<int> readers;
@@ -255,9 +274,10 @@ TEST(ExactPartition, Cuts200BlocksInto64StagesWithinItsDeadline) {
   for (const int num_devices : {4, 16, 64}) {
     const auto start = std::chrono::steady_clock::now();
     const Plan plan = partition(trace, many_stages(num_devices));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::cout << trace.blocks.size() << " blocks, " << num_devices << " stages, " << plan.num_downsets << " downsets: " << seconds
-              << " s\n";
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::cout << trace.blocks.size() << " blocks, " << num_devices << " stages, "
+              << plan.num_downsets << " downsets: " << seconds << " s\n";
     EXPECT_TRUE(plan.is_exact);
     EXPECT_GT(plan.num_downsets, 9000);
     EXPECT_LT(seconds, 20.0);  // a second here; a loaded machine with sanitizers is slower
@@ -279,7 +299,8 @@ TEST(ExactPartition, CallsThePlanABoundBeyondTheLimitOfDownsets) {
   EXPECT_GE(bound.objective, exact.objective * (1 - 1e-12));
   EXPECT_LE(bound.lower_bound, exact.objective);
   EXPECT_LE(bound.objective, bound.blind_objective);
-  EXPECT_NE(bound.remark.find("A bound: there are more than 400 ways to begin"), std::string::npos) << bound.remark;
+  EXPECT_NE(bound.remark.find("A bound: there are more than 400 ways to begin"), std::string::npos)
+      << bound.remark;
 }
 
 TEST(ExactPartition, NamesTheSmallestNumberOfStagesOrMemoryThatWouldFit) {
@@ -287,10 +308,12 @@ TEST(ExactPartition, NamesTheSmallestNumberOfStagesOrMemoryThatWouldFit) {
   for (TraceBlock& block : trace.blocks) block.resident_bytes = 10;
   PartitionOptions options{.num_devices = 2, .memory_caps = {20}};
   EXPECT_EQ(message_of<UserError>([&] { partition(trace, options); }),
-            "no cut into 2 stages keeps 20 bytes a device. 3 stages would. With 2 stages a device needs 30 bytes.");
+            "no cut into 2 stages keeps 20 bytes a device. 3 stages would. With 2 stages a device "
+            "needs 30 bytes.");
   options.memory_caps = {9};
   EXPECT_EQ(message_of<UserError>([&] { partition(trace, options); }),
-            "no cut into 2 stages keeps 9 bytes a device. No number of stages would: the largest block, a, needs 10 bytes alone. "
+            "no cut into 2 stages keeps 9 bytes a device. No number of stages would: the largest "
+            "block, a, needs 10 bytes alone. "
             "With 2 stages a device needs 30 bytes.");
   options.memory_caps = {30};
   EXPECT_EQ(partition(trace, options).stage_of_block, (std::vector<int>{0, 0, 0, 1, 1, 1}));
@@ -311,18 +334,22 @@ TEST(ExactPartition, OptimisesMemoryUnderATimeBound) {
   EXPECT_EQ(quick.objective, 6 + 4 * 3);
   options.time_bound = 17;
   EXPECT_EQ(message_of<UserError>([&] { partition(trace, options); }),
-            "no cut into 2 stages keeps the time bound 17: the fastest takes 18. Raise the bound or add devices.");
+            "no cut into 2 stages keeps the time bound 17: the fastest takes 18. Raise the bound "
+            "or add devices.");
 }
 
 TEST(ExactPartition, CoLocatesOrReplicatesASharedParameterWhicheverCostsLess) {
   // First and last of four blocks share a parameter; side branches, so that together is possible.
   Trace trace;
-  trace.blocks = {small_block("a", 2), small_block("b", 2), small_block("c", 2), small_block("d", 2)};
+  trace.blocks = {small_block("a", 2), small_block("b", 2), small_block("c", 2),
+                  small_block("d", 2)};
   trace.wires = {small_wire("ab", 1, 0, {1}), small_wire("cd", 1, 2, {3})};
   trace.parameters = {{"tied", 100}};
   trace.blocks[0].parameters = trace.blocks[3].parameters = {0};
   PartitionOptions options{.num_devices = 2, .microbatches = 4, .ingress = {{0.0, 0.001}}};
-  const Plan cheap = partition(trace, options);  // a copy costs 2 * 100 * 0.001 s, co-location would cost two wires or balance
+  const Plan cheap = partition(
+      trace,
+      options);  // a copy costs 2 * 100 * 0.001 s, co-location would cost two wires or balance
   EXPECT_EQ(cheap.parameters[0].replica_stages.size(), 1u);
   EXPECT_NEAR(cheap.replica_s, 0.2, 1e-12);
   EXPECT_NEAR(cheap.objective, 8 + 3 * 4 + 0.2, 1e-12);
@@ -361,8 +388,10 @@ TEST(ExactPartition, SearchesLocallyWhenLinksDependOnBothEndsAndStatesItsGap) {
     if (best.objective > 0) worst = std::max(worst, plan.objective / best.objective);
     exact_plans += plan.objective <= best.objective * (1 + 1e-9);
   }
-  std::cout << "local search found the best plan in " << exact_plans << " of 40 graphs; worst " << worst << " times the best\n";
-  // What it reaches on these graphs, whose links differ without limit (some are free); it promises no more than its stated bound.
+  std::cout << "local search found the best plan in " << exact_plans << " of 40 graphs; worst "
+            << worst << " times the best\n";
+  // What it reaches on these graphs, whose links differ without limit (some are free); it promises
+  // no more than its stated bound.
   EXPECT_LT(worst, 2.0);
   EXPECT_GE(exact_plans, 14);
 }
@@ -375,9 +404,9 @@ TEST(Partition, RefusesWhatCannotBe) {
               partition(trace, {.num_devices = 2, .memory_caps = {1, 2, 3}});
             }),
             "memory_caps has 3 entries for 2 devices. Give one for all, or one each");
-  EXPECT_EQ(
-      message_of<UsageError>([] { parse_partitioner("exakt"); }),
-      "parallel.partitioner=exakt must be one of exact, linear, tree, pipedream, parameters, uniform, blind. Did you mean 'exact'?");
+  EXPECT_EQ(message_of<UsageError>([] { parse_partitioner("exakt"); }),
+            "parallel.partitioner=exakt must be one of exact, linear, tree, pipedream, parameters, "
+            "uniform, blind. Did you mean 'exact'?");
   EXPECT_THROW(evaluate(trace, {1, 0}, {0, 1}, {.num_devices = 2}), Bug);  // a wire backwards
 }
 

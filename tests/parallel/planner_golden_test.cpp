@@ -1,5 +1,6 @@
-// The planner's golden table: ten nodes, three devices, objective = largest stage time + beta * forward bytes across the cuts. A
-// wire pays once per consuming stage. Values by brute force over 3^10 assignments.
+// The planner's golden table: ten nodes, three devices, objective = largest stage time + beta *
+// forward bytes across the cuts. A wire pays once per consuming stage. Values by brute force over
+// 3^10 assignments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +12,11 @@ namespace contexture::parallel {
 namespace {
 
 PartitionOptions golden_options(double beta, Partitioner partitioner) {
-  return {.partitioner = partitioner, .num_devices = 3, .sum_weight = 0.0, .max_weight = 1.0, .byte_weight = beta};
+  return {.partitioner = partitioner,
+          .num_devices = 3,
+          .sum_weight = 0.0,
+          .max_weight = 1.0,
+          .byte_weight = beta};
 }
 
 Plan solve(const Trace& trace, double beta, Partitioner partitioner) {
@@ -23,7 +28,8 @@ std::string stages_text(const Trace& trace, const Plan& plan) {
   std::string text;
   for (const StageCost& stage : plan.stages) {
     if (!text.empty()) text += " / ";
-    for (size_t i = 0; i < stage.blocks.size(); ++i) text += (i ? "," : "") + trace.blocks[stage.blocks[i]].name;
+    for (size_t i = 0; i < stage.blocks.size(); ++i)
+      text += (i ? "," : "") + trace.blocks[stage.blocks[i]].name;
   }
   return text;
 }
@@ -35,22 +41,29 @@ struct Row {
   const std::vector<int>* layers;
   double beta, blind, linear, exact;
 };
-const Row kTable[] = {{&kLate, .02, 11.12, 9.10, 9.10},          {&kLate, .05, 17.30, 12.25, 9.50},
-                      {&kEverySecond, .02, 11.12, 11.10, 10.18}, {&kEverySecond, .05, 17.30, 14.30, 13.45},
-                      {&kAll, .02, 11.12, 11.10, 11.10},         {&kAll, .05, 17.30, 14.30, 14.30}};
+const Row kTable[] = {
+    {&kLate, .02, 11.12, 9.10, 9.10},          {&kLate, .05, 17.30, 12.25, 9.50},
+    {&kEverySecond, .02, 11.12, 11.10, 10.18}, {&kEverySecond, .05, 17.30, 14.30, 13.45},
+    {&kAll, .02, 11.12, 11.10, 11.10},         {&kAll, .05, 17.30, 14.30, 14.30}};
 
 TEST(PlannerGolden, ObjectivesOfBlindLinearAndExactCutsMatchTheTable) {
   for (const Row& row : kTable) {
     const Trace trace = ten_nodes(*row.layers);
-    const std::string where = std::to_string(row.layers->size()) + " layers, beta " + std::to_string(row.beta);
-    EXPECT_NEAR(blind_plan(trace, golden_options(row.beta, Partitioner::kLinear)).objective, row.blind, kRounding) << where;
-    EXPECT_NEAR(solve(trace, row.beta, Partitioner::kLinear).objective, row.linear, kRounding) << where;
+    const std::string where =
+        std::to_string(row.layers->size()) + " layers, beta " + std::to_string(row.beta);
+    EXPECT_NEAR(blind_plan(trace, golden_options(row.beta, Partitioner::kLinear)).objective,
+                row.blind, kRounding)
+        << where;
+    EXPECT_NEAR(solve(trace, row.beta, Partitioner::kLinear).objective, row.linear, kRounding)
+        << where;
     const Plan exact = solve(trace, row.beta, Partitioner::kExact);
     EXPECT_NEAR(exact.objective, row.exact, kRounding) << where;
     EXPECT_TRUE(exact.is_exact);
     EXPECT_EQ(exact.lower_bound, exact.objective);
     EXPECT_NEAR(exact.blind_objective, row.blind, kRounding) << where;
-    EXPECT_NEAR(brute_force(trace, golden_options(row.beta, Partitioner::kExact)).objective, row.exact, kRounding) << where;
+    EXPECT_NEAR(brute_force(trace, golden_options(row.beta, Partitioner::kExact)).objective,
+                row.exact, kRounding)
+        << where;
   }
 }
 
@@ -76,7 +89,8 @@ TEST(PlannerGolden, LinearCutsKnowingTheBytesAreThoseOfTheTable) {
   EXPECT_EQ(stages_text(late, cheap), "Q,P,R / L1,L2,L3 / L4,L5,L6,H");  // cuts 3, 6
   EXPECT_EQ(cheap.max_s, 7);
   EXPECT_EQ(cheap.forward_bytes, 105);
-  EXPECT_EQ(stages_text(second, solve(second, .05, Partitioner::kLinear)), "Q / P,R,L1,L2 / L3,L4,L5,L6,H");  // cuts 1, 5
+  EXPECT_EQ(stages_text(second, solve(second, .05, Partitioner::kLinear)),
+            "Q / P,R,L1,L2 / L3,L4,L5,L6,H");  // cuts 1, 5
 }
 
 TEST(PlannerGolden, ExactPutsTheContextEncoderWhereItsStatesAreRead) {
@@ -97,11 +111,14 @@ TEST(PlannerGolden, ExactPutsTheContextEncoderWhereItsStatesAreRead) {
 TEST(PlannerGolden, SaysThatThereIsNoGainOnlyWhereThereIsNone) {
   const Plan none = solve(ten_nodes(kAll), .02, Partitioner::kExact);  // 11.10 against 11.12
   EXPECT_TRUE(none.no_gain);
-  EXPECT_EQ(none.remark, "No gain: knowing the contexts saves 0.18 % over a cut that only balances time (11.1 against 11.12).");
+  EXPECT_EQ(none.remark,
+            "No gain: knowing the contexts saves 0.18 % over a cut that only balances time (11.1 "
+            "against 11.12).");
   const Plan gain = solve(ten_nodes(kLate), .05, Partitioner::kExact);
   EXPECT_FALSE(gain.no_gain);
   EXPECT_EQ(gain.remark,
-            "45.1 % below a cut that only balances time (9.5 against 17.3), with 10 bytes between stages against 206 bytes.");
+            "45.1 % below a cut that only balances time (9.5 against 17.3), with 10 bytes between "
+            "stages against 206 bytes.");
 }
 
 }  // namespace

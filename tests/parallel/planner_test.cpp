@@ -79,7 +79,9 @@ TEST(Planner, RecomputedBlocksKeepTheirOutputsAndRunForwardAgain) {
   Planner planner(model, machines(1, 1));
   const LayoutPlan plan = planner.price({.microbatches = 2, .recompute = {"layer.1"}});
   EXPECT_DOUBLE_EQ(plan.memory[0].activations, 7 * 10 + 3);
-  EXPECT_DOUBLE_EQ(plan.memory[0].working, 6.5);  // the last layer's gradients; when layer.1 runs again, the others have gone
+  EXPECT_DOUBLE_EQ(
+      plan.memory[0].working,
+      6.5);  // the last layer's gradients; when layer.1 runs again, the others have gone
   EXPECT_DOUBLE_EQ(plan.step_s, 2 * (8 * 3 + 1));
   EXPECT_DOUBLE_EQ(plan.recomputed_flops, 2e12);
   EXPECT_DOUBLE_EQ(plan.executed_flops, 2 * 8 * 3e12);

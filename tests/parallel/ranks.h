@@ -1,5 +1,5 @@
-// Runs one function as several ranks: as threads, or as processes over loopback (this program started again with the
-// function's name). A function says what is wrong by throwing.
+// Runs one function as several ranks: as threads, or as processes over loopback (this program
+// started again with the function's name). A function says what is wrong by throwing.
 #pragma once
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -25,9 +25,11 @@
 namespace contexture::parallel::testing {
 
 // Stops this rank with the line of the check.
-#define RANK_CHECK(condition, ...)                                                                                         \
-  do {                                                                                                                     \
-    if (!(condition)) throw std::runtime_error(::contexture::concat("line ", __LINE__, ": " #condition " ", ##__VA_ARGS__)); \
+#define RANK_CHECK(condition, ...)                                                      \
+  do {                                                                                  \
+    if (!(condition))                                                                   \
+      throw std::runtime_error(                                                         \
+          ::contexture::concat("line ", __LINE__, ": " #condition " ", ##__VA_ARGS__)); \
   } while (false)
 
 using Scenario = std::function<void(Communicator&)>;
@@ -37,7 +39,8 @@ inline std::map<std::string, Scenario>& scenarios() {
 }
 
 struct Outcome {
-  std::string kind;  // "ok", "first" (DistributedError), "peer" (PeerFailure), "usage", "wrong" (anything else), "killed"
+  std::string kind;  // "ok", "first" (DistributedError), "peer" (PeerFailure), "usage", "wrong"
+                     // (anything else), "killed"
   std::string text;
 };
 
@@ -77,7 +80,8 @@ inline Listener listen_somewhere() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
-  if (out.fd < 0 || ::bind(out.fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || ::listen(out.fd, 64) != 0 ||
+  if (out.fd < 0 || ::bind(out.fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(out.fd, 64) != 0 ||
       ::getsockname(out.fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     throw std::runtime_error("no loopback port");
   }
@@ -91,14 +95,22 @@ inline int free_port() {  // until somebody else takes it
   return listener.port;
 }
 
-// The process of one rank: through a pipe come a line end once it is connected and at its end "kind text".
+// The process of one rank: through a pipe come a line end once it is connected and at its end "kind
+// text".
 class RankProcess {
  public:
   RankProcess(const std::string& name, const Rendezvous& at, double deadline_s) {
     int ends[2];
     if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
-    std::vector<std::string> args{"/proc/self/exe", "--rank", name, concat(at.rank), concat(at.size), concat(at.port), concat(at.store_is_served),
-                                  concat(deadline_s), concat(ends[1])};
+    std::vector<std::string> args{"/proc/self/exe",
+                                  "--rank",
+                                  name,
+                                  concat(at.rank),
+                                  concat(at.size),
+                                  concat(at.port),
+                                  concat(at.store_is_served),
+                                  concat(deadline_s),
+                                  concat(ends[1])};
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
@@ -127,7 +139,8 @@ class RankProcess {
     end();
     const std::string text = text_.rfind('\n', 0) == 0 ? text_.substr(1) : text_;
     const size_t space = text.find(' ');
-    return space == std::string::npos ? Outcome{"killed", text} : Outcome{text.substr(0, space), text.substr(space + 1)};
+    return space == std::string::npos ? Outcome{"killed", text}
+                                      : Outcome{text.substr(0, space), text.substr(space + 1)};
   }
 
  private:
@@ -154,10 +167,12 @@ class RankProcess {
   std::string text_;
 };
 
-// `meanwhile` gets the processes' ids once all are connected. The store is served by this process, or by rank 0.
-inline std::vector<Outcome> run_processes(const std::string& name, int size, double deadline_s,
-                                          const std::function<void(const std::vector<pid_t>&)>& meanwhile = {},
-                                          bool rank_0_serves = false) {
+// `meanwhile` gets the processes' ids once all are connected. The store is served by this process,
+// or by rank 0.
+inline std::vector<Outcome> run_processes(
+    const std::string& name, int size, double deadline_s,
+    const std::function<void(const std::vector<pid_t>&)>& meanwhile = {},
+    bool rank_0_serves = false) {
   std::unique_ptr<RendezvousServer> server;
   if (!rank_0_serves) server = std::make_unique<RendezvousServer>();
   Rendezvous at;

@@ -14,15 +14,18 @@ at::Tensor counted(int64_t rows, int64_t first = 0) {
 
 TEST(RowPieces, AnyRowsComeOutOfAnyPieces) {
   const at::Tensor whole = counted(10);
-  for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 10}, {0, 4, 4, 10}, {0, 1, 2, 9, 10}}) {
-    NamedTensors tensors{{"other@3", counted(1)}, {"vectors@", counted(1)}, {"vectors@x", counted(1)}};
+  for (const std::vector<int64_t>& cuts :
+       {std::vector<int64_t>{0, 10}, {0, 4, 4, 10}, {0, 1, 2, 9, 10}}) {
+    NamedTensors tensors{
+        {"other@3", counted(1)}, {"vectors@", counted(1)}, {"vectors@x", counted(1)}};
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       RowPieces(cuts[c], whole.slice(0, cuts[c], cuts[c + 1])).put(tensors, "vectors");
     }
     const RowPieces pieces = RowPieces::find(tensors, "vectors");
     EXPECT_EQ(pieces.rows(), 10);
     for (int64_t begin = 0; begin <= 10; ++begin) {
-      for (int64_t end = begin; end <= 10; ++end) EXPECT_TRUE(pieces.slice(begin, end).equal(whole.slice(0, begin, end)));
+      for (int64_t end = begin; end <= 10; ++end)
+        EXPECT_TRUE(pieces.slice(begin, end).equal(whole.slice(0, begin, end)));
     }
   }
 }
@@ -48,8 +51,10 @@ TEST(RowPieces, JoiningLeavesOneTensorOfEach) {
 }
 
 TEST(RowPieces, MissingRowsAreRefused) {
-  for (const auto& [first, second] : {std::pair{0, 3}, {1, 3}, {0, 1}}) {  // a gap, a missing start, an overlap
-    const NamedTensors tensors{{concat("v@", first), counted(2)}, {concat("v@", second), counted(2)}};
+  for (const auto& [first, second] :
+       {std::pair{0, 3}, {1, 3}, {0, 1}}) {  // a gap, a missing start, an overlap
+    const NamedTensors tensors{{concat("v@", first), counted(2)},
+                               {concat("v@", second), counted(2)}};
     EXPECT_THROW(RowPieces::find(tensors, "v"), DataError) << first << " " << second;
   }
 }

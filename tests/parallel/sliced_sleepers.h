@@ -1,5 +1,5 @@
-// A pipeline whose stages take as long as slices of real decoder layers do, and sleep meanwhile: two
-// cores show what as many ranks as there are stages would do.
+// A pipeline whose stages take as long as slices of real decoder layers do, and sleep meanwhile:
+// two cores show what as many ranks as there are stages would do.
 #pragma once
 #include <algorithm>
 #include <deque>
@@ -25,9 +25,7 @@ class SlicedSleeper : public Sleeper {
   bool by_rows() const override { return true; }
 
  protected:
-  double forward_s(const Pass& pass) const override {
-    return time_.forward_share * both_s(pass);
-  }
+  double forward_s(const Pass& pass) const override { return time_.forward_share * both_s(pass); }
   double backward_s(const Pass& pass) const override {
     return (1 - time_.forward_share) * both_s(pass);
   }
@@ -77,8 +75,8 @@ inline double slept_step_s(int ranks, int microbatches, const std::vector<int64_
     SleepingModel built;
     for (int s = 0; s < ranks; ++s) {
       const auto in = s == 0 ? std::vector<std::string>{} : std::vector{concat("w", s - 1)};
-      built.blocks.push_back(std::make_unique<SlicedSleeper>(built.store, concat("s", s), in,
-                                                             concat("w", s), time));
+      built.blocks.push_back(
+          std::make_unique<SlicedSleeper>(built.store, concat("s", s), in, concat("w", s), time));
     }
     built.store.materialise(at::kDouble, at::kCPU, 1);
     Pipeline pipeline(built.blocks, place_in_order(built.blocks, "uniform", ranks, 1, false),

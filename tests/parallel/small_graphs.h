@@ -10,7 +10,8 @@
 namespace contexture::parallel {
 
 // A block of so many seconds, all of them forward.
-inline TraceBlock small_block(const std::string& name, double seconds, int64_t activation_bytes = 0) {
+inline TraceBlock small_block(const std::string& name, double seconds,
+                              int64_t activation_bytes = 0) {
   TraceBlock block;
   block.name = name;
   block.forward_s = seconds;
@@ -18,7 +19,8 @@ inline TraceBlock small_block(const std::string& name, double seconds, int64_t a
   return block;
 }
 
-inline TraceWire small_wire(const std::string& name, int64_t bytes, int producer, std::vector<int> readers) {
+inline TraceWire small_wire(const std::string& name, int64_t bytes, int producer,
+                            std::vector<int> readers) {
   TraceWire wire;
   wire.name = name;
   wire.bytes = bytes;
@@ -28,7 +30,8 @@ inline TraceWire small_wire(const std::string& name, int64_t bytes, int producer
 }
 
 // Blocks one after another, named by their path.
-inline Trace small_chain(const std::vector<std::pair<std::string, double>>& blocks, int64_t wire_bytes = 1) {
+inline Trace small_chain(const std::vector<std::pair<std::string, double>>& blocks,
+                         int64_t wire_bytes = 1) {
   Trace trace;
   trace.timed = true;
   for (const auto& [name, seconds] : blocks) {
@@ -39,8 +42,8 @@ inline Trace small_chain(const std::vector<std::pair<std::string, double>>& bloc
   return trace;
 }
 
-// Q(1) P(4) R(1) L1..L6(2 each) H(1); Q->R 1, R->H 1, Li->Li+1 4, L6->H 4, and P's 100 bytes to R and the layers of
-// cross-attention.
+// Q(1) P(4) R(1) L1..L6(2 each) H(1); Q->R 1, R->H 1, Li->Li+1 4, L6->H 4, and P's 100 bytes to R
+// and the layers of cross-attention.
 inline Trace ten_nodes(const std::vector<int>& cross_attention_layers) {
   Trace trace;
   trace.timed = true;
@@ -49,8 +52,10 @@ inline Trace ten_nodes(const std::vector<int>& cross_attention_layers) {
   trace.blocks.push_back(small_block("H", 1));
   std::vector<int> readers = {2};
   for (const int layer : cross_attention_layers) readers.push_back(2 + layer);
-  trace.wires = {small_wire("queries", 1, 0, {2}), small_wire("contexts", 100, 1, readers), small_wire("scores", 1, 2, {9})};
-  for (int i = 1; i <= 6; ++i) trace.wires.push_back(small_wire(concat("hidden", i), 4, 2 + i, {3 + i}));
+  trace.wires = {small_wire("queries", 1, 0, {2}), small_wire("contexts", 100, 1, readers),
+                 small_wire("scores", 1, 2, {9})};
+  for (int i = 1; i <= 6; ++i)
+    trace.wires.push_back(small_wire(concat("hidden", i), 4, 2 + i, {3 + i}));
   return trace;
 }
 

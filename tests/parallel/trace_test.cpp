@@ -20,8 +20,8 @@ Trace two_towers() {
   trace.inputs = 8;
   trace.timed = true;
   trace.parameters = {{"embedding", 1000}, {"encoder.0.w", 40}, {"decoder.0.w", 60}};
-  trace.blocks = {small_block("encoder.embed", 1, 10), small_block("encoder.0", 2, 20), small_block("decoder", 3, 5),
-                  small_block("decoder.0", 4, 30)};
+  trace.blocks = {small_block("encoder.embed", 1, 10), small_block("encoder.0", 2, 20),
+                  small_block("decoder", 3, 5), small_block("decoder.0", 4, 30)};
   trace.blocks[0].parameters = {0};
   trace.blocks[1].parameters = {1};
   trace.blocks[2].parameters = {0};
@@ -31,7 +31,8 @@ Trace two_towers() {
   trace.blocks[1].recompute = true;
   trace.blocks[3].forward_flops = 1e9;
   trace.blocks[3].resident_bytes = 7;
-  trace.wires = {small_wire("x", 64, 0, {1}), small_wire("states", 512, 1, {3}), small_wire("y", 64, 2, {3})};
+  trace.wires = {small_wire("x", 64, 0, {1}), small_wire("states", 512, 1, {3}),
+                 small_wire("y", 64, 2, {3})};
   trace.wires[1].sharing = Sharing::kDocument;
   trace.wires[1].distinct_ratio = 0.75;
   trace.wires[2].gradient = false;
@@ -115,7 +116,8 @@ TEST(Trace, RefusesDamagedFilesByName) {
   EXPECT_EQ(refusal([](Json& json) { json["blocks"][1]["parameters"] = {"nothing"}; }),
             "t.json: block 'encoder.0': there is no parameter 'nothing'");
   EXPECT_EQ(refusal([](Json& json) { json["wires"][0]["readers"] = {"encoder.embed"}; }),
-            "t.json: wire 'x' must be written before it is read, and readers come in the order of blocks");
+            "t.json: wire 'x' must be written before it is read, and readers come in the order of "
+            "blocks");
   EXPECT_EQ(refusal([](Json& json) { json["wires"][1]["distinct_ratio"] = 1.5; }),
             "t.json: distinct_ratio of wire 'states' is 1.5, but must lie in (0, 1]");
   EXPECT_EQ(refusal([](Json& json) { json["wires"][0]["distinct_ratio"] = 0.5; }),
@@ -124,8 +126,10 @@ TEST(Trace, RefusesDamagedFilesByName) {
             "t.json: wire 'states': sharing is 'batch', but must be input or document");
   EXPECT_EQ(refusal([](Json& json) { json["tree"]["children"][0]["forward_s"] = 4; }),
             "t.json: module 'encoder': forward_s is 4, but its blocks sum to 3");
-  EXPECT_EQ(refusal([](Json& json) { json["version"] = 2; }), "t.json: trace version 2, but this program reads version 1");
-  EXPECT_EQ(refusal([](Json& json) { json["format"] = "other"; }), "t.json: this is no trace (format is \"other\")");
+  EXPECT_EQ(refusal([](Json& json) { json["version"] = 2; }),
+            "t.json: trace version 2, but this program reads version 1");
+  EXPECT_EQ(refusal([](Json& json) { json["format"] = "other"; }),
+            "t.json: this is no trace (format is \"other\")");
   EXPECT_EQ(refusal([](Json& json) { json["wires"] = 3; }), "t.json: 'wires' must be a list");
   EXPECT_NE(refusal([](Json& json) { json["parameters"][1]["name"] = "embedding"; }), "no error");
 }

@@ -62,7 +62,9 @@ class CountAllocations {
       return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &release; }
-    void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+    void copy_data(void* to, const void* from, size_t bytes) const override {
+      default_copy_data(to, from, bytes);
+    }
   };
   static void install() {
     static Allocator allocator;

@@ -1,5 +1,5 @@
-// Evaluation and generation in the layout that the model is in: answers and figures are those of one process, and no rank ever
-// holds the model.
+// Evaluation and generation in the layout that the model is in: answers and figures are those of
+// one process, and no rank ever holds the model.
 #include <gtest/gtest.h>
 
 #include "allocations.h"
@@ -17,10 +17,18 @@ struct Layout {
   int64_t chunks = 1;
   bool sequence = false;
 };
-const Layout kLayouts[] = {{2, 1, 1, 0},         {4, 1, 1, 3}, {1, 2, 1, 0},
-                           {1, 4, 1, 0, "list"}, {1, 1, 2, 0}, {1, 1, 4, 0, "1f1b", "replicate", 1, true},
-                           {2, 2, 1, 3},         {1, 2, 2, 0}, {1, 3, 1, 0, "list", "colocate"},
-                           {2, 1, 2, 3},         {2, 2, 2, 1}, {1, 2, 1, 0, "interleaved", "replicate", 2},
+const Layout kLayouts[] = {{2, 1, 1, 0},
+                           {4, 1, 1, 3},
+                           {1, 2, 1, 0},
+                           {1, 4, 1, 0, "list"},
+                           {1, 1, 2, 0},
+                           {1, 1, 4, 0, "1f1b", "replicate", 1, true},
+                           {2, 2, 1, 3},
+                           {1, 2, 2, 0},
+                           {1, 3, 1, 0, "list", "colocate"},
+                           {2, 1, 2, 3},
+                           {2, 2, 2, 1},
+                           {1, 2, 1, 0, "interleaved", "replicate", 2},
                            {2, 2, 2, 3, "1f1b", "replicate", 1, true}};
 
 RunConfig in(const Layout& layout, RunConfig config) {
@@ -39,7 +47,8 @@ struct Asked {
 // Opens the run as each rank of a layout, and asks.
 Asked ask(RunConfig config, const parallel::Groups& groups) {
   Asked out;
-  for (const auto& [decoder, beams] : {std::pair{"joint", 1}, {"joint", 3}, {"rag_token", 2}, {"rag_sequence", 2}}) {
+  for (const auto& [decoder, beams] :
+       {std::pair{"joint", 1}, {"joint", 3}, {"rag_token", 2}, {"rag_sequence", 2}}) {
     config.eval.decoder = decoder;
     config.eval.beams = beams;
     data::BadRecords bad;
@@ -48,7 +57,8 @@ Asked ask(RunConfig config, const parallel::Groups& groups) {
     const auto examples = Evaluator::choose(set, 7);
     const Evaluator evaluator(*session);
     if (out.figures.empty()) {
-      // Documents are edited and embedded anew on the ranks that keep them, and then again as they were.
+      // Documents are edited and embedded anew on the ranks that keep them, and then again as they
+      // were.
       int64_t edits = 0;
       Json shown = Json::array();
       const double followed = evaluator.edit_follow(set, examples, &edits, &shown);
@@ -56,7 +66,8 @@ Asked ask(RunConfig config, const parallel::Groups& groups) {
       EXPECT_EQ(edits, 7);
       EXPECT_FALSE(shown.empty());
     }
-    for (Answered& a : evaluator.answer(set, examples, Reading::kRetrieved)) out.answers.push_back(std::move(a));
+    for (Answered& a : evaluator.answer(set, examples, Reading::kRetrieved))
+      out.answers.push_back(std::move(a));
     out.figures.push_back(evaluator.quick(set, examples));
   }
   return out;
@@ -69,7 +80,9 @@ TEST_P(Evaluation, EveryLayoutAnswersAsOneProcessDoes) {
   RunConfig config = tiny(world);
   config.model.fusion = GetParam().first;
   config.model.towers = GetParam().second;
-  if (config.model.fusion != "prefix") config.retriever.objectives = {{"adist", 0.1}, {"contrastive", 1.0}};  // layers then write more than their rows
+  if (config.model.fusion != "prefix")
+    config.retriever.objectives = {{"adist", 0.1},
+                                   {"contrastive", 1.0}};  // layers then write more than their rows
   config.train.steps = 30;
   config.optimizer.rate = 1e-2;
   config.eval.every = 0;
@@ -79,7 +92,8 @@ TEST_P(Evaluation, EveryLayoutAnswersAsOneProcessDoes) {
   Trainer(config, false).run();
   const Asked alone = ask(config, {});
   for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(concat("dp ", layout.dp, " pp ", layout.pp, " tp ", layout.tp, " zero ", layout.zero, " ", layout.schedule));
+    SCOPED_TRACE(concat("dp ", layout.dp, " pp ", layout.pp, " tp ", layout.tp, " zero ",
+                        layout.zero, " ", layout.schedule));
     const RunConfig spread = in(layout, config);
     on_threads(spread.parallel, [&](const parallel::Groups& groups) {
       const Asked got = ask(spread, groups);  // on every rank
@@ -90,7 +104,8 @@ TEST_P(Evaluation, EveryLayoutAnswersAsOneProcessDoes) {
         EXPECT_EQ(a.answer, b.answer);
         EXPECT_EQ(a.documents, b.documents);
         EXPECT_EQ(a.generated.tokens, b.generated.tokens);
-        EXPECT_NEAR(a.generated.log_prob, b.generated.log_prob, 1e-10 * (1 + std::abs(b.generated.log_prob)));  // fp64 sums in another order
+        EXPECT_NEAR(a.generated.log_prob, b.generated.log_prob,
+                    1e-10 * (1 + std::abs(b.generated.log_prob)));  // fp64 sums in another order
         ASSERT_EQ(a.generated.document_share.size(), b.generated.document_share.size());
         for (size_t k = 0; k < a.generated.document_share.size(); ++k) {
           EXPECT_NEAR(a.generated.document_prob[k], b.generated.document_prob[k], 1e-10);
@@ -101,10 +116,11 @@ TEST_P(Evaluation, EveryLayoutAnswersAsOneProcessDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Evaluation,
-                         testing::Values(std::pair{"memory", "shared"}, std::pair{"memory", "separate"}, std::pair{"fid", "shared"},
-                                         std::pair{"prefix", "separate"}),
-                         [](const auto& info) { return std::string(info.param.first) + "_" + info.param.second; });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Evaluation,
+    testing::Values(std::pair{"memory", "shared"}, std::pair{"memory", "separate"},
+                    std::pair{"fid", "shared"}, std::pair{"prefix", "separate"}),
+    [](const auto& info) { return std::string(info.param.first) + "_" + info.param.second; });
 
 TEST(EvaluationMemory, NoRankEverHoldsTheModel) {
   const TinyWorld world;
@@ -133,13 +149,16 @@ TEST(EvaluationMemory, NoRankEverHoldsTheModel) {
     whole = 4 * model.parameters().num_elements();
     EXPECT_GE(held, whole);  // the count counts
   }
-  for (const Layout& layout : {Layout{1, 4, 1, 0}, Layout{1, 1, 4, 0}, Layout{4, 1, 1, 3}, Layout{1, 2, 2, 0}, Layout{2, 2, 1, 3}}) {
-    SCOPED_TRACE(concat("dp ", layout.dp, " pp ", layout.pp, " tp ", layout.tp, " zero ", layout.zero));
+  for (const Layout& layout : {Layout{1, 4, 1, 0}, Layout{1, 1, 4, 0}, Layout{4, 1, 1, 3},
+                               Layout{1, 2, 2, 0}, Layout{2, 2, 1, 3}}) {
+    SCOPED_TRACE(
+        concat("dp ", layout.dp, " pp ", layout.pp, " tp ", layout.tp, " zero ", layout.zero));
     const RunConfig spread = in(layout, config);
     on_threads(spread.parallel, [&](const parallel::Groups& groups) {
       const auto [held, peak] = measure(spread, groups);
       EXPECT_LT(held, 0.4 * static_cast<double>(whole));
-      // Activations; and with ZeRO 3 a block's weights, a tenth of the model, three times: as sent, as they came, and in their place.
+      // Activations; and with ZeRO 3 a block's weights, a tenth of the model, three times: as sent,
+      // as they came, and in their place.
       EXPECT_LT(peak - held, (layout.zero == 3 ? 0.45 : 0.15) * static_cast<double>(whole));
     });
   }

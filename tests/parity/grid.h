@@ -15,8 +15,9 @@ struct Factor {
 };
 inline const std::vector<Factor>& factors() {
   static const std::vector<Factor> all{
-      {"layout", {"1,1,1", "2,1,1", "1,2,1", "1,1,2", "4,1,1", "1,4,1", "1,1,4", "2,2,1", "2,1,2", "1,2,2", "2,2,2", "4,2,1", "4,1,2",
-                  "2,4,1", "1,4,2", "2,1,4", "1,2,4"}},
+      {"layout",
+       {"1,1,1", "2,1,1", "1,2,1", "1,1,2", "4,1,1", "1,4,1", "1,1,4", "2,2,1", "2,1,2", "1,2,2",
+        "2,2,2", "4,2,1", "4,1,2", "2,4,1", "1,4,2", "2,1,4", "1,2,4"}},
       {"schedule", {"gpipe", "1f1b", "interleaved", "zb_h1", "list"}},
       {"zero", {"0", "1", "2", "3"}},
       {"recompute", {"", "all"}},
@@ -48,8 +49,10 @@ inline bool is_valid(const Cell& cell) {
   if (tp == 1 && cell[10] != 0) return false;
   if (schedule == "interleaved" && microbatches % pp != 0) return false;
   if (cell[6] == 1 && schedule != "list") return false;
-  if (cell[12] == 1 && (cell[11] != 0 || microbatches == 1 || schedule == "interleaved")) return false;
-  // The tree may give a rank several stages apart, and what must stay together may leave nothing to cut.
+  if (cell[12] == 1 && (cell[11] != 0 || microbatches == 1 || schedule == "interleaved"))
+    return false;
+  // The tree may give a rank several stages apart, and what must stay together may leave nothing to
+  // cut.
   if (cell[9] == 3 && schedule != "list" && schedule != "gpipe") return false;
   if (cell[9] >= 2 && (cell[6] == 1 || schedule == "interleaved")) return false;
   return dp * microbatches <= 10;  // the batch
@@ -57,7 +60,8 @@ inline bool is_valid(const Cell& cell) {
 
 inline std::string name_of(const Cell& cell) {
   std::string out;
-  for (size_t f = 0; f < cell.size(); ++f) out += std::string(f > 0 ? " " : "") + factors()[f].name + "=" + factors()[f].values[cell[f]];
+  for (size_t f = 0; f < cell.size(); ++f)
+    out += std::string(f > 0 ? " " : "") + factors()[f].name + "=" + factors()[f].values[cell[f]];
   return out;
 }
 
@@ -84,8 +88,8 @@ inline RunConfig configured(RunConfig config, const Cell& cell) {
   return config;
 }
 
-// Valid cells that together hold every combination of `ways` factors' values that any valid cell holds, as few as a greedy
-// search from `seed` finds, or as many as `limit` lets it.
+// Valid cells that together hold every combination of `ways` factors' values that any valid cell
+// holds, as few as a greedy search from `seed` finds, or as many as `limit` lets it.
 inline std::vector<Cell> covering(int ways, size_t limit, uint64_t seed) {
   std::vector<Cell> valid;
   Cell cell{};
@@ -159,7 +163,9 @@ class References {
     if (known != outcomes_.end()) return known->second;
     return outcomes_[plain] = outcome_of(configured(base_, plain), {}, kSteps);
   }
-  Difference difference(const Cell& cell) { return compare(of(cell), train_threads(configured(base_, cell), kSteps)); }
+  Difference difference(const Cell& cell) {
+    return compare(of(cell), train_threads(configured(base_, cell), kSteps));
+  }
   static constexpr int64_t kSteps = 10;
 
  private:

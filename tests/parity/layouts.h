@@ -5,24 +5,26 @@
 #include <exception>
 #include <thread>
 
-#include "train/tiny_world.h"
 #include "train/parity.h"
+#include "train/tiny_world.h"
 
 namespace contexture::train {
 
-// Calls body(groups) on config's dp x pp x tp ranks, each a thread. Throws what the first failing rank threw. Messages are matched
-// by order, as between GPUs, and must agree in their tags, too.
+// Calls body(groups) on config's dp x pp x tp ranks, each a thread. Throws what the first failing
+// rank threw. Messages are matched by order, as between GPUs, and must agree in their tags, too.
 template <typename Body>
 void on_threads(const parallel::ParallelConfig& p, const Body& body) {
   const auto world = static_cast<int>(p.dp * p.pp * p.tp);
-  auto communicators = parallel::make_thread_communicators(world, /*deadline_s=*/120.0, /*by_order=*/true);
+  auto communicators =
+      parallel::make_thread_communicators(world, /*deadline_s=*/120.0, /*by_order=*/true);
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> errors(world);
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r, communicator = std::move(communicators[r])] {
       at::set_num_threads(1);
       try {
-        const auto mesh = std::make_shared<const parallel::Mesh>(communicator, p.dp, p.pp, p.tp, p.order);
+        const auto mesh =
+            std::make_shared<const parallel::Mesh>(communicator, p.dp, p.pp, p.tp, p.order);
         body(parallel::groups_of(mesh));
       } catch (const std::exception& error) {
         errors[r] = std::current_exception();
@@ -62,8 +64,9 @@ inline Outcome train_threads(const RunConfig& config, int64_t steps) {
   return out;
 }
 
-// The tiny model, wide enough in heads for four tensor-parallel ranks; a vocabulary (330) and a hidden layer (26) that four
-// ranks cannot share evenly, and a batch that does not divide into the microbatches.
+// The tiny model, wide enough in heads for four tensor-parallel ranks; a vocabulary (330) and a
+// hidden layer (26) that four ranks cannot share evenly, and a batch that does not divide into the
+// microbatches.
 inline RunConfig tiny(const TinyWorld& world, const std::string& precision = "fp64") {
   RunConfig config = world.config(precision);
   config.model.heads = config.model.kv_heads = 4;

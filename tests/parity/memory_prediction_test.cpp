@@ -1,5 +1,6 @@
-// What the planner says that a rank needs, against what its tensors take at most while the layout trains a batch of full-length
-// sequences: weights, gradients, optimizer state, activations, messages and everything in between.
+// What the planner says that a rank needs, against what its tensors take at most while the layout
+// trains a batch of full-length sequences: weights, gradients, optimizer state, activations,
+// messages and everything in between.
 #include <gtest/gtest.h>
 
 #include "allocations.h"
@@ -73,7 +74,8 @@ struct Bytes {
 
 std::vector<Bytes> run(const Choice& choice) {  // by pipeline rank
   RunConfig config = model_of(choice);
-  parallel::Planner planner(planned_model(config, {}), parallel::default_cluster(1, choice.layout.gpus()));
+  parallel::Planner planner(planned_model(config, {}),
+                            parallel::default_cluster(1, choice.layout.gpus()));
   const parallel::LayoutPlan plan = planner.price(choice.layout);
   for (const std::string& setting : parallel::settings_of(plan)) apply_set(config, setting);
   std::vector<Bytes> out(choice.layout.pp);
@@ -81,13 +83,16 @@ std::vector<Bytes> run(const Choice& choice) {  // by pipeline rank
   std::vector<std::atomic<int64_t>> most(choice.layout.pp);
   on_threads(config.parallel, [&](const parallel::Groups& groups) {
     const CountAllocations count;
-    model::Model model(config.model, groups.tp, config.parallel.sequence, config.retriever.objective_options());
+    model::Model model(config.model, groups.tp, config.parallel.sequence,
+                       config.retriever.objective_options());
     parallel::Placement placement = placement_of(config, model, groups);
-    model.materialise(precision_of(config.train.precision), at::kCPU, 1, [&](const parallel::Parameter& p) {
-      return parallel::Engine::owns(placement, model.blocks(), p, groups.pp_rank());
-    });
+    model.materialise(
+        precision_of(config.train.precision), at::kCPU, 1, [&](const parallel::Parameter& p) {
+          return parallel::Engine::owns(placement, model.blocks(), p, groups.pp_rank());
+        });
     apply_groups(config.optimizer, model.parameters());
-    parallel::Engine engine(config.parallel, groups, std::move(placement), model.blocks(), model.parameters());
+    parallel::Engine engine(config.parallel, groups, std::move(placement), model.blocks(),
+                            model.parameters());
     AdamW optimizer(config.optimizer, engine);
     PreparedStep step;
     Assembled assembled;
@@ -100,7 +105,8 @@ std::vector<Bytes> run(const Choice& choice) {  // by pipeline rank
       optimizer.step(1e-4);
     }
     int64_t before = most[groups.pp_rank()];
-    while (before < count->peak && !most[groups.pp_rank()].compare_exchange_weak(before, count->peak)) {
+    while (before < count->peak &&
+           !most[groups.pp_rank()].compare_exchange_weak(before, count->peak)) {
     }
   });
   for (int r = 0; r < choice.layout.pp; ++r) out[r].measured = static_cast<double>(most[r].load());
@@ -140,11 +146,18 @@ TEST(MemoryPrediction, IsWithinATenthOfWhatTensorsTake) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       const parallel::MemoryParts& p = ranks[r].parts;
       const double error = ranks[r].predicted / ranks[r].measured - 1;
-      table += format("{}x{}x{} {:<11} mb {} zero {} {:<3} {} {:<8} rank {}: {:6.2f} predicted (states {:.2f} activations {:.2f} working {:.2f} inputs {:.2f}), {:6.2f} measured, {:+.1f} %\n",
-                      l.dp, l.pp, l.tp, l.schedule, l.microbatches, l.zero, l.recompute.empty() ? "" : "all", choice.precision, choice.towers, r,
-                      ranks[r].predicted / 1e6, p.states() / 1e6, p.activations / 1e6, p.working / 1e6, p.inputs / 1e6, ranks[r].measured / 1e6, 100 * error);
-      // Half a megabyte: small tensors of a step that the model does not know of. It tells on a rank that holds hardly anything.
-      EXPECT_LT(std::abs(ranks[r].predicted - ranks[r].measured), std::max(0.1 * ranks[r].measured, 0.5e6)) << table;
+      table += format(
+          "{}x{}x{} {:<11} mb {} zero {} {:<3} {} {:<8} rank {}: {:6.2f} predicted (states {:.2f} "
+          "activations {:.2f} working {:.2f} inputs {:.2f}), {:6.2f} measured, {:+.1f} %\n",
+          l.dp, l.pp, l.tp, l.schedule, l.microbatches, l.zero, l.recompute.empty() ? "" : "all",
+          choice.precision, choice.towers, r, ranks[r].predicted / 1e6, p.states() / 1e6,
+          p.activations / 1e6, p.working / 1e6, p.inputs / 1e6, ranks[r].measured / 1e6,
+          100 * error);
+      // Half a megabyte: small tensors of a step that the model does not know of. It tells on a
+      // rank that holds hardly anything.
+      EXPECT_LT(std::abs(ranks[r].predicted - ranks[r].measured),
+                std::max(0.1 * ranks[r].measured, 0.5e6))
+          << table;
     }
   }
   std::cout << table;

@@ -1,5 +1,6 @@
-// What ZeRO keeps on each rank, in bytes as allocated, against the formulae of arXiv:1910.02054 for our dtypes: gradients and
-// moments in fp32; fp32 weights are their own masters, bf16 weights have fp32 ones.
+// What ZeRO keeps on each rank, in bytes as allocated, against the formulae of arXiv:1910.02054 for
+// our dtypes: gradients and moments in fp32; fp32 weights are their own masters, bf16 weights have
+// fp32 ones.
 #include <gtest/gtest.h>
 
 #include "layouts.h"
@@ -12,10 +13,13 @@ namespace {
 class Product : public parallel::Block {
  public:
   Product(parallel::ParameterStore& store, int index, int64_t width)
-      : Block(concat("product.", index), index == 0 ? std::vector<std::string>{} : std::vector{concat("h.", index)}, {concat("h.", index + 1)}) {
+      : Block(concat("product.", index),
+              index == 0 ? std::vector<std::string>{} : std::vector{concat("h.", index)},
+              {concat("h.", index + 1)}) {
     weight_ = &use(store, concat("weight.", index), {width, width}, parallel::Init::normal(0.01));
   }
-  parallel::Tensors forward(const parallel::Tensors& inputs, const parallel::Pass& pass) const override {
+  parallel::Tensors forward(const parallel::Tensors& inputs,
+                            const parallel::Pass& pass) const override {
     return {model::ops::linear(inputs.empty() ? pass.feed("x") : inputs[0], weight_->value)};
   }
   std::vector<parallel::WireShape> shapes(const parallel::Pass& pass) const override {
@@ -41,27 +45,33 @@ TEST(Memory, EachZeroStageKeepsWhatTheFormulaSays) {
         on_threads(config, [&](const parallel::Groups& groups) {
           parallel::ParameterStore store;
           parallel::BlockList blocks;
-          for (int i = 0; i < kLayers; ++i) blocks.push_back(std::make_unique<Product>(store, i, kWidth));
+          for (int i = 0; i < kLayers; ++i)
+            blocks.push_back(std::make_unique<Product>(store, i, kWidth));
           store.materialise(dtype, at::kCPU, 1);
-          parallel::Engine engine(config, groups, parallel::placement_for(config, blocks, groups), blocks, store);
+          parallel::Engine engine(config, groups, parallel::placement_for(config, blocks, groups),
+                                  blocks, store);
           AdamW optimizer(OptimizerConfig(), engine);
           const parallel::Feeds feeds{{"x", at::ones({2, kWidth}, dtype)}};
           const parallel::Pass pass(feeds, true);
           engine.sharding().begin_step();
-          engine.pipeline().forward_backward({&pass, &pass}, [&](int, const parallel::ForwardPass&) {
-            return parallel::WireValues{{concat("h.", kLayers), at::ones({2, kWidth}, dtype)}};
-          });
+          engine.pipeline().forward_backward(
+              {&pass, &pass}, [&](int, const parallel::ForwardPass&) {
+                return parallel::WireValues{{concat("h.", kLayers), at::ones({2, kWidth}, dtype)}};
+              });
           engine.sharding().finish();
           optimizer.clip();
           optimizer.step(1e-3);
-          bytes[groups.rank()] = static_cast<double>(engine.sharding().value_bytes() + engine.sharding().gradient_bytes() + optimizer.state_bytes());
+          bytes[groups.rank()] =
+              static_cast<double>(engine.sharding().value_bytes() +
+                                  engine.sharding().gradient_bytes() + optimizer.state_bytes());
         });
         const double n = ranks;
         const double per_parameter = zero == 0   ? weight + 4 + master + 8
                                      : zero == 1 ? weight + 4 + (master + 8) / n
                                      : zero == 2 ? weight + (4 + master + 8) / n
                                                  : (weight + 4 + master + 8) / n;
-        for (const double b : bytes) EXPECT_NEAR(b, per_parameter * kParameters, 0.02 * per_parameter * kParameters);
+        for (const double b : bytes)
+          EXPECT_NEAR(b, per_parameter * kParameters, 0.02 * per_parameter * kParameters);
       }
     }
   }

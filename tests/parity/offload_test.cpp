@@ -1,11 +1,12 @@
-// Optimizer state that lies elsewhere: the same numbers, bit for bit, and memory that is free for other things.
+// Optimizer state that lies elsewhere: the same numbers, bit for bit, and memory that is free for
+// other things.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "core/error.h"
 #include "allocations.h"
+#include "core/error.h"
 #include "layouts.h"
 #include "train/trainer.h"
 
@@ -17,7 +18,10 @@ std::string read_losses(const RunConfig& config) {
   std::string out;
   for (std::string line; std::getline(file, line);) {
     const Json record = Json::parse(line);
-    if (record.contains("loss")) out += Json{record["step"], record["loss"], record["contrastive"], record["grad_norm"]}.dump() + "\n";
+    if (record.contains("loss"))
+      out +=
+          Json{record["step"], record["loss"], record["contrastive"], record["grad_norm"]}.dump() +
+          "\n";
   }
   return out;
 }
@@ -29,7 +33,8 @@ TEST(Offload, GivesTheSameBitsInOneProcessAndInMany) {
     config.train.steps = 6;
     config.checkpoint.every = 3;
     config.optimizer.groups = {{"decoder.", 0.5, 2.0, false}, {"embed.patch", 1.0, 1.0, true}};
-    const auto run = [&](const std::string& name, const std::string& offload, int64_t replicas, int64_t zero) {
+    const auto run = [&](const std::string& name, const std::string& offload, int64_t replicas,
+                         int64_t zero) {
       RunConfig c = config;
       c.run.dir = world.path() + "/" + name;
       c.parallel.offload = offload;
@@ -37,7 +42,8 @@ TEST(Offload, GivesTheSameBitsInOneProcessAndInMany) {
       c.parallel.zero = zero;
       for (const int64_t stop : {3, 6}) {  // from a checkpoint, too
         c.train.stop_at = stop;
-        on_threads(c.parallel, [&](const parallel::Groups& groups) { Trainer(c, stop > 3, groups).run(); });
+        on_threads(c.parallel,
+                   [&](const parallel::Groups& groups) { Trainer(c, stop > 3, groups).run(); });
       }
       return read_losses(c);
     };
@@ -47,7 +53,8 @@ TEST(Offload, GivesTheSameBitsInOneProcessAndInMany) {
     EXPECT_EQ(run("file", world.path(), 1, 0), plain) << precision;
     EXPECT_EQ(run("spread-file", world.path(), 2, 1), spread) << precision;
     for (const auto& entry : std::filesystem::directory_iterator(world.path()))
-      EXPECT_EQ(entry.path().filename().string().rfind("optimizer-", 0), std::string::npos) << entry.path();
+      EXPECT_EQ(entry.path().filename().string().rfind("optimizer-", 0), std::string::npos)
+          << entry.path();
   }
 }
 

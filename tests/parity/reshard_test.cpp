@@ -17,13 +17,15 @@ std::vector<std::string> records(const fs::path& run) {
   std::vector<std::string> out;
   for (std::string line; std::getline(file, line);) {
     const Json record = Json::parse(line);
-    if (record.contains("loss")) out.push_back(Json{record["loss"], record["contrastive"], record["grad_norm"]}.dump());
+    if (record.contains("loss"))
+      out.push_back(Json{record["loss"], record["contrastive"], record["grad_norm"]}.dump());
   }
   return out;
 }
 
 void train_on_threads(const RunConfig& config, bool resume) {
-  on_threads(config.parallel, [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
+  on_threads(config.parallel,
+             [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
 }
 
 void expect_near(const std::vector<std::string>& got, const std::vector<std::string>& want) {
@@ -31,7 +33,8 @@ void expect_near(const std::vector<std::string>& got, const std::vector<std::str
   for (size_t s = 0; s < got.size(); ++s) {
     const Json a = Json::parse(got[s]), b = Json::parse(want[s]);
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(a[i].get<double>(), b[i].get<double>(), 1e-10 * std::abs(b[i].get<double>())) << "step " << s + 1;  // fp64 sums in another order
+      EXPECT_NEAR(a[i].get<double>(), b[i].get<double>(), 1e-10 * std::abs(b[i].get<double>()))
+          << "step " << s + 1;  // fp64 sums in another order
     }
   }
 }
@@ -42,8 +45,9 @@ struct Layout {
   int64_t zero;
   const char* shared;
 };
-const Layout kLayouts[] = {{1, 1, 1, "1f1b", 0, "replicate"}, {2, 1, 1, "1f1b", 1, "replicate"}, {4, 1, 1, "1f1b", 3, "replicate"},
-                           {1, 2, 1, "zb_h1", 0, "replicate"}, {1, 4, 1, "list", 0, "colocate"},  {1, 1, 2, "1f1b", 0, "replicate"},
+const Layout kLayouts[] = {{1, 1, 1, "1f1b", 0, "replicate"},  {2, 1, 1, "1f1b", 1, "replicate"},
+                           {4, 1, 1, "1f1b", 3, "replicate"},  {1, 2, 1, "zb_h1", 0, "replicate"},
+                           {1, 4, 1, "list", 0, "colocate"},   {1, 1, 2, "1f1b", 0, "replicate"},
                            {2, 2, 1, "gpipe", 2, "replicate"}, {2, 1, 2, "1f1b", 1, "replicate"}};
 
 TEST(Reshard, EveryLayoutContinuesFromEveryOther) {

@@ -1,5 +1,5 @@
-// The index spread over the ranks of a run: what is retrieved and trained is what an index in one piece gives, bit for bit, and any
-// number of ranks goes on from the checkpoint of any other.
+// The index spread over the ranks of a run: what is retrieved and trained is what an index in one
+// piece gives, bit for bit, and any number of ranks goes on from the checkpoint of any other.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +15,8 @@ namespace contexture::train {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::array<int, 3> kLayouts[] = {{2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}};
+constexpr std::array<int, 3> kLayouts[] = {{2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {1, 2, 1},
+                                           {1, 1, 2}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}};
 
 RunConfig laid(RunConfig config, const std::array<int, 3>& layout) {
   config.parallel.dp = layout[0];
@@ -44,7 +45,8 @@ TEST(ShardedIndex, EveryLayoutRetrievesWhatOneProcessDoes) {
       const std::lock_guard lock(mutex);
       kept += mine.session.retriever().index().size();
       EXPECT_LT(mine.session.retriever().index().size(), 12);
-      const auto [begin, end] = share_of(mine.session.config(), groups).mine(mine.step.inputs.size());
+      const auto [begin, end] =
+          share_of(mine.session.config(), groups).mine(mine.step.inputs.size());
       for (size_t i = begin; i < end; ++i) {
         EXPECT_EQ(mine.lookup.rankings[i], alone.lookup.rankings[i]);
         EXPECT_EQ(mine.lookup.documents[i], alone.lookup.documents[i]);
@@ -66,7 +68,8 @@ TEST(ShardedIndex, TrainsAsAnIndexInOnePieceDoes) {
     const Outcome one_piece = train_threads(whole, 4);
     EXPECT_EQ(sharded.losses, one_piece.losses);  // the same bits
     EXPECT_EQ(sharded.grad_norms, one_piece.grad_norms);
-    for (const auto& [name, value] : one_piece.parameters) EXPECT_TRUE(value.equal(sharded.parameters.at(name))) << name;
+    for (const auto& [name, value] : one_piece.parameters)
+      EXPECT_TRUE(value.equal(sharded.parameters.at(name))) << name;
     const Difference far = compare(alone, sharded);
     EXPECT_LT(std::max({far.loss, far.gradient, far.step}), 1e-10);  // fp64 sums in another order
   }
@@ -79,7 +82,8 @@ std::vector<Json> records(const fs::path& run) {
   for (std::string line; std::getline(file, line);) {
     const Json record = Json::parse(line);
     Json kept;
-    for (const char* key : {"step", "loss", "contrastive", "grad_norm", "recall_at_1", "stale_steps", "stale_recall", "eval"}) {
+    for (const char* key : {"step", "loss", "contrastive", "grad_norm", "recall_at_1",
+                            "stale_steps", "stale_recall", "eval"}) {
       if (record.contains(key)) kept[key] = record[key];
     }
     if (kept.size() > 1) out.push_back(kept);
@@ -88,17 +92,20 @@ std::vector<Json> records(const fs::path& run) {
 }
 
 void train_on_threads(const RunConfig& config, bool resume) {
-  on_threads(config.parallel, [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
+  on_threads(config.parallel,
+             [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
 }
 
 parallel::NamedTensors retriever_of(const RunConfig& config, int64_t step) {
-  auto checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(fs::path(config.run.dir) / "checkpoints", step));
+  auto checkpoint = parallel::load_checkpoint(
+      parallel::checkpoint_path(fs::path(config.run.dir) / "checkpoints", step));
   return checkpoint.files.at("retriever");
 }
 
 class ShardedRuns : public testing::TestWithParam<const char*> {
  protected:
-  // Refreshes, evaluations and checkpoints; as the parameter says, with a lag or of some documents alone.
+  // Refreshes, evaluations and checkpoints; as the parameter says, with a lag or of some documents
+  // alone.
   RunConfig config() const {
     RunConfig c = reading(world_);
     c.train.steps = 6;
@@ -148,7 +155,11 @@ TEST_P(ShardedRuns, AnyNumberOfRanksGoesOnFromAnyOther) {
   train_on_threads(unbroken, false);
   const std::vector<Json> want = records(unbroken.run.dir);
   for (size_t from = 0; from < std::size(layouts); ++from) {
-    RunConfig half = in(from == 0 ? "half0" : from == 1 ? "half1" : from == 2 ? "half2" : "half3", layouts[from]);
+    RunConfig half = in(from == 0   ? "half0"
+                        : from == 1 ? "half1"
+                        : from == 2 ? "half2"
+                                    : "half3",
+                        layouts[from]);
     half.data.tokenizer = unbroken.run.dir + "/tokenizer.model";
     half.train.stop_at = 3;
     train_on_threads(half, false);
@@ -163,7 +174,9 @@ TEST_P(ShardedRuns, AnyNumberOfRanksGoesOnFromAnyOther) {
       ASSERT_EQ(got.size(), want.size());
       for (size_t i = 0; i < got.size(); ++i) {
         if (!want[i].contains("loss")) continue;
-        EXPECT_NEAR(got[i]["loss"].get<double>(), want[i]["loss"].get<double>(), 1e-10 * want[i]["loss"].get<double>()) << got[i];
+        EXPECT_NEAR(got[i]["loss"].get<double>(), want[i]["loss"].get<double>(),
+                    1e-10 * want[i]["loss"].get<double>())
+            << got[i];
         EXPECT_EQ(got[i]["recall_at_1"], want[i]["recall_at_1"]);
       }
     }
@@ -190,7 +203,8 @@ TEST(ShardedIndex, OfACompressingFactoryIsSavedAsTheVectorsItWasMadeFrom) {
   train_on_threads(exact, false);
   parallel::NamedTensors want = retriever_of(exact, 1);
   parallel::join_pieces(want);
-  EXPECT_TRUE(pieces.at("vectors").equal(want.at("vectors"))) << "of the first weights, by either factory";
+  EXPECT_TRUE(pieces.at("vectors").equal(want.at("vectors")))
+      << "of the first weights, by either factory";
 }
 
 TEST(ShardedIndex, ACheckpointOfAnotherCorpusIsRefused) {
@@ -199,13 +213,17 @@ TEST(ShardedIndex, ACheckpointOfAnotherCorpusIsRefused) {
   config.train.steps = 2;
   config.checkpoint.every = 2;
   train_on_threads(config, false);
-  std::ofstream(world.path() + "/corpus.jsonl", std::ios::app) << R"({"id":"place:new","title":"New","text":"More."})" << "\n";
+  std::ofstream(world.path() + "/corpus.jsonl", std::ios::app)
+      << R"({"id":"place:new","title":"New","text":"More."})"
+      << "\n";
   config.train.steps = 3;
   try {
     train_on_threads(config, true);
     FAIL() << "it went on";
   } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("vectors of 12 documents, data.corpus has 13"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("vectors of 12 documents, data.corpus has 13"),
+              std::string::npos)
+        << error.what();
   }
 }
 

@@ -61,8 +61,8 @@ Sent one_step(const RunConfig& config) {
             after.calls - start.calls, after.messages - start.messages, after.bytes - start.bytes};
       }
     }
-    out.predicted =
-        parallel::pipeline_traffic(session.model().blocks(), placement_of(config, session.model(), groups), pointers);
+    out.predicted = parallel::pipeline_traffic(
+        session.model().blocks(), placement_of(config, session.model(), groups), pointers);
   });
   return out;
 }

@@ -1,4 +1,5 @@
-// Search over ranks: the answers of the whole index, bit for bit, whatever the number of ranks and however shards lie on them.
+// Search over ranks: the answers of the whole index, bit for bit, whatever the number of ranks and
+// however shards lie on them.
 #include "retriever/rank_search.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +57,8 @@ class RankSearch : public ::testing::Test {
   }
   Index build(int64_t begin, int64_t end) const {
     const std::vector<std::string> ids = numbered_ids(kCount);
-    return Index::build({}, kDim, {ids.begin() + begin, ids.begin() + end}, std::span(vectors_).subspan(begin * kDim, (end - begin) * kDim));
+    return Index::build({}, kDim, {ids.begin() + begin, ids.begin() + end},
+                        std::span(vectors_).subspan(begin * kDim, (end - begin) * kDim));
   }
   std::vector<float> vectors_;
 };
@@ -78,11 +80,14 @@ TEST_F(RankSearch, EachRankGetsTheWholeIndexsAnswerToItsOwnQueries) {
           }
           return found;
         };
-        // Rank r asks r * 2 things (rank 0 none), some of them stored vectors; with one rank, three.
-        std::vector<float> queries(vectors_.begin(), vectors_.begin() + (ranks == 1 ? 3 : rank) * kDim);
+        // Rank r asks r * 2 things (rank 0 none), some of them stored vectors; with one rank,
+        // three.
+        std::vector<float> queries(vectors_.begin(),
+                                   vectors_.begin() + (ranks == 1 ? 3 : rank) * kDim);
         const std::vector<float> others = random_vectors(rank, kDim, 100 + rank);
         queries.insert(queries.end(), others.begin(), others.end());
-        const at::Tensor query_BE = at::tensor(at::ArrayRef<float>(queries), at::kFloat).view({-1, kDim});
+        const at::Tensor query_BE =
+            at::tensor(at::ArrayRef<float>(queries), at::kFloat).view({-1, kDim});
         auto got = *search_ranks(*world, query_BE, rank == ranks - 1 ? k : 0, search);
         EXPECT_EQ(static_cast<int64_t>(got.size()), query_BE.size(0));
         const auto want = queries.empty() ? std::vector<Ranking>() : whole.search(queries, k);
@@ -108,25 +113,31 @@ TEST_F(RankSearch, AListOfShardsIsSearchedByAnyNumberOfRanks) {
   std::vector<float> queries = random_vectors(300, kDim, 2);  // more than go at once
   queries.insert(queries.end(), vectors_.begin(), vectors_.begin() + 3 * kDim);
   const auto want = whole.search(queries, 7);
-  for (const auto& [file, ranks] : std::vector<std::pair<const char*, int>>{
-           {"a.shards.json", 1}, {"a.shards.json", 2}, {"a.shards.json", 3}, {"a.shards.json", 5}, {"a.shards.json", 7}, {"one.faiss", 2}}) {
-    expect_none(on_ranks(ranks, [&, file = file](const std::shared_ptr<parallel::Communicator>& world) {
-      const SpreadIndex index = SpreadIndex::load(folder.path() / file, /*mapped=*/world->rank() == 1, world);
-      EXPECT_EQ(index.size(), kCount);
-      EXPECT_EQ(index.vector_of("doc-77"), whole.vector(77));
-      EXPECT_FALSE(index.vector_of("nobody"));
-      if (world->rank() != 0) return index.assist();
-      const auto got = index.search(queries, 7);
-      ASSERT_EQ(got.size(), want.size());
-      for (size_t q = 0; q < got.size(); ++q) {
-        ASSERT_EQ(got[q].size(), want[q].size());
-        for (size_t h = 0; h < got[q].size(); ++h) {
-          EXPECT_EQ(got[q][h].id, whole.id(want[q][h].row));
-          EXPECT_EQ(got[q][h].score, want[q][h].score);
-        }
-      }
-      index.release();
-    }));
+  for (const auto& [file, ranks] : std::vector<std::pair<const char*, int>>{{"a.shards.json", 1},
+                                                                            {"a.shards.json", 2},
+                                                                            {"a.shards.json", 3},
+                                                                            {"a.shards.json", 5},
+                                                                            {"a.shards.json", 7},
+                                                                            {"one.faiss", 2}}) {
+    expect_none(
+        on_ranks(ranks, [&, file = file](const std::shared_ptr<parallel::Communicator>& world) {
+          const SpreadIndex index =
+              SpreadIndex::load(folder.path() / file, /*mapped=*/world->rank() == 1, world);
+          EXPECT_EQ(index.size(), kCount);
+          EXPECT_EQ(index.vector_of("doc-77"), whole.vector(77));
+          EXPECT_FALSE(index.vector_of("nobody"));
+          if (world->rank() != 0) return index.assist();
+          const auto got = index.search(queries, 7);
+          ASSERT_EQ(got.size(), want.size());
+          for (size_t q = 0; q < got.size(); ++q) {
+            ASSERT_EQ(got[q].size(), want[q].size());
+            for (size_t h = 0; h < got[q].size(); ++h) {
+              EXPECT_EQ(got[q][h].id, whole.id(want[q][h].row));
+              EXPECT_EQ(got[q][h].score, want[q][h].score);
+            }
+          }
+          index.release();
+        }));
   }
 }
 
@@ -147,7 +158,8 @@ TEST_F(RankSearch, ShardsThatDoNotBelongTogetherAreRefusedAcrossRanks) {
   EXPECT_TRUE(contains(refusal()[0], "its shards have 101")) << refusal()[0];
   IndexOptions other;
   other.encoder_hash = "another";
-  Index::build(other, kDim, {"z"}, std::span(vectors_).first(kDim)).save(folder.path() / "other.faiss");
+  Index::build(other, kDim, {"z"}, std::span(vectors_).first(kDim))
+      .save(folder.path() / "other.faiss");
   json = whole;
   json["shards"][1] = "other.faiss";
   write_file_atomic(list, std::string_view(json.dump()));
@@ -162,16 +174,18 @@ TEST_F(RankSearch, AnIdInShardsOfTwoRanksIsNamedWithBothPlaces) {
   const TempDir folder;
   const fs::path list = folder.path() / "a.shards.json";
   build_shards({}, kDim, numbered_ids(kCount), vectors_, 4, list);
-  Index::build({}, kDim, {"fresh", "doc-3"}, std::span(vectors_).first(2 * kDim)).save(folder.path() / "more.faiss");
+  Index::build({}, kDim, {"fresh", "doc-3"}, std::span(vectors_).first(2 * kDim))
+      .save(folder.path() / "more.faiss");
   Json json = read_json_file(list.string());
   json["shards"].push_back("more.faiss");
   json["count"] = kCount + 2;
   write_file_atomic(list, std::string_view(json.dump()));
   for (const int ranks : {2, 3, 5, 6}) {
-    const auto refusals = on_ranks(ranks, [&](const std::shared_ptr<parallel::Communicator>& world) {
-      const SpreadIndex index = SpreadIndex::load(list, false, world);
-      if (world->rank() != 0) index.assist();
-    });
+    const auto refusals =
+        on_ranks(ranks, [&](const std::shared_ptr<parallel::Communicator>& world) {
+          const SpreadIndex index = SpreadIndex::load(list, false, world);
+          if (world->rank() != 0) index.assist();
+        });
     for (const char* part : {"'doc-3'", "a.00000-of-00004.faiss (row 3)", "more.faiss (row 1)"}) {
       EXPECT_TRUE(contains(refusals[0], part)) << ranks << ": " << refusals[0];
     }

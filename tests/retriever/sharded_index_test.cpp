@@ -127,8 +127,9 @@ TEST_F(Shards, AnIdInTwoIndexesIsNamedWithBothPlacesWhenTheyAreMerged) {
                      b = ShardedIndex::load(folder_.path() / "b.faiss");
   for (const int64_t shards : {1, 2}) {
     const fs::path to = shards == 1 ? folder_.path() / "x.faiss" : list("x");
-    const std::string refusal =
-        message_of<DataError>([&] { write_merged({&a, &b}, "", shards, to); });
+    const std::string refusal = message_of<DataError>([&] {
+      write_merged({&a, &b}, "", shards, to);
+    });
     for (const char* part : {"'doc-99'", "a.00002-of-00003.faiss (row ", "b.faiss (row 1)"})
       EXPECT_TRUE(contains(refusal, part)) << refusal;
     EXPECT_FALSE(fs::exists(to));

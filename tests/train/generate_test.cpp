@@ -6,7 +6,6 @@
 #include <map>
 
 #include "core/error.h"
-
 #include "prepared.h"
 #include "tiny_world.h"
 
@@ -44,8 +43,10 @@ TEST_P(Generate, TheCacheGivesTheLogProbabilityOfTheWholeForwardPass) {
   int64_t row = 0;
   for (size_t i = 0; i < forced.inputs.size(); ++i) {
     double sum = 0.0;
-    for (size_t t = 0; t < forced.inputs[i].target.size(); ++t) sum += log_prob[row++].item<double>();
-    EXPECT_NEAR(generated[i].log_prob, sum, 1e-5 * (1 + std::abs(sum))) << i;  // the decoder picks from fp32 copies of the log-probabilities
+    for (size_t t = 0; t < forced.inputs[i].target.size(); ++t)
+      sum += log_prob[row++].item<double>();
+    EXPECT_NEAR(generated[i].log_prob, sum, 1e-5 * (1 + std::abs(sum)))
+        << i;  // the decoder picks from fp32 copies of the log-probabilities
   }
 }
 
@@ -82,12 +83,13 @@ struct Dozen {
     config.init_std = 0.7;  // far from uniform
     model = std::make_unique<model::Model>(config);
     model->materialise(at::kDouble, at::kCPU, 3);
-    batch.documents = {{{5, 6, 7, 3}, nullptr, 1}, {{8, 9, 10}, nullptr, 2}, {{11, 5, 9}, nullptr, 3}};
+    batch.documents = {
+        {{5, 6, 7, 3}, nullptr, 1}, {{8, 9, 10}, nullptr, 2}, {{11, 5, 9}, nullptr, 3}};
     batch.inputs = {{{{4, 5}, nullptr, 4}, {{6, 2}, nullptr, 5}, {}, {0, 1, 2}}};
   }
 
-  // log p(answer | each reading's documents), [readings], for every answer that two tokens can write: ended (the end piece is
-  // its last token) or cut off.
+  // log p(answer | each reading's documents), [readings], for every answer that two tokens can
+  // write: ended (the end piece is its last token) or cut off.
   std::map<std::vector<int32_t>, std::vector<double>> all(bool single) const {
     std::map<std::vector<int32_t>, std::vector<double>> out;
     std::vector<std::vector<int32_t>> answers{{data::Tokenizer::kEos}};
@@ -104,7 +106,11 @@ struct Dozen {
       one.inputs[0].target = answer;
       const parallel::Feeds feeds = model::make_feeds(config, one, at::kDouble, at::kCPU);
       const parallel::Pass pass(feeds);
-      const at::Tensor sum = parallel::Executor(model->blocks()).forward(pass, false).wire("target.log_prob").view({readings, -1}).sum(1);
+      const at::Tensor sum = parallel::Executor(model->blocks())
+                                 .forward(pass, false)
+                                 .wire("target.log_prob")
+                                 .view({readings, -1})
+                                 .sum(1);
       out[answer].assign(sum.data_ptr<double>(), sum.data_ptr<double>() + readings);
     }
     return out;
@@ -163,7 +169,8 @@ TEST(Generate, RagSequenceMaximisesTheMixtureOfWholeAnswers) {
   EXPECT_EQ(found.tokens, likeliest);
   EXPECT_NEAR(found.log_prob, best, 1e-9);  // fp64 sums in another order
   for (size_t k = 0; k < 3; ++k) EXPECT_NEAR(found.document_share[k], posterior[k], 1e-9);
-  // Fast: what a document's own search did not find counts as impossible there, so it is never more.
+  // Fast: what a document's own search did not find counts as impossible there, so it is never
+  // more.
   options.beams = 1;
   options.thorough = false;
   const double fast = eval::generate(*dozen.model, dozen.batch, options)[0].log_prob;
@@ -192,8 +199,14 @@ TEST(Generate, RagTokenMixesTheNextTokenOverDocuments) {
       const parallel::Feeds feeds = model::make_feeds(config.model, one, at::kDouble, at::kCPU);
       const parallel::Pass pass(feeds);
       const auto K = static_cast<int64_t>(one.inputs[0].documents.size());
-      const at::Tensor lik = parallel::Executor(made.session.model().blocks()).forward(pass, false).wire("target.log_prob").view({1, K, -1});
-      const at::Tensor prior = at::tensor(at::ArrayRef<double>(together[i].document_prob), at::kDouble).log().unsqueeze(0);
+      const at::Tensor lik = parallel::Executor(made.session.model().blocks())
+                                 .forward(pass, false)
+                                 .wire("target.log_prob")
+                                 .view({1, K, -1});
+      const at::Tensor prior =
+          at::tensor(at::ArrayRef<double>(together[i].document_prob), at::kDouble)
+              .log()
+              .unsqueeze(0);
       const double nll = model::objectives::rag_token(prior, lik).item<double>();
       EXPECT_NEAR(together[i].log_prob, -nll, 1e-9 * (1 + nll)) << i;  // fp64 sums in another order
       const auto alone = eval::generate(made.session.model(), one, options)[0];
@@ -208,7 +221,8 @@ TEST(Generate, ARagDecoderWithOneDocumentIsTheJointOne) {
     RunConfig config = world.config("fp64");
     config.model.fusion = fusion;
     Made made(config);
-    for (model::Input& input : made.batch.inputs) input.documents.resize(std::min<size_t>(1, input.documents.size()));
+    for (model::Input& input : made.batch.inputs)
+      input.documents.resize(std::min<size_t>(1, input.documents.size()));
     eval::GenerateOptions options;
     options.beams = 2;
     const auto joint = eval::generate(made.session.model(), made.batch, options);
@@ -216,7 +230,8 @@ TEST(Generate, ARagDecoderWithOneDocumentIsTheJointOne) {
       options.decoder = decoder;
       const auto rag = eval::generate(made.session.model(), made.batch, options);
       for (size_t i = 0; i < joint.size(); ++i) {
-        EXPECT_EQ(rag[i].tokens, joint[i].tokens) << fusion << " " << decoder << " " << i;  // input 1 reads nothing
+        EXPECT_EQ(rag[i].tokens, joint[i].tokens)
+            << fusion << " " << decoder << " " << i;            // input 1 reads nothing
         EXPECT_NEAR(rag[i].log_prob, joint[i].log_prob, 1e-9);  // fp64 sums in another order
       }
     }
@@ -232,7 +247,8 @@ TEST(Generate, SamplingDrawsFromTheModelAndRepeatsWithItsSeed) {
   for (const char* decoder : {"joint", "rag_token"}) {
     options.decoder = decoder;
     options.seed = 1;
-    const auto first = eval::generate(made.session.model(), made.batch, options), again = eval::generate(made.session.model(), made.batch, options);
+    const auto first = eval::generate(made.session.model(), made.batch, options),
+               again = eval::generate(made.session.model(), made.batch, options);
     options.seed = 2;
     const auto other = eval::generate(made.session.model(), made.batch, options);
     bool differs = false;

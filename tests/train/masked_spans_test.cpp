@@ -1,4 +1,5 @@
-// Masked spans as training examples: what they ask, what may not be read, and that a step's are a function of seed and step.
+// Masked spans as training examples: what they ask, what may not be read, and that a step's are a
+// function of seed and step.
 #include "train/masked_spans.h"
 
 #include <gtest/gtest.h>
@@ -43,9 +44,14 @@ TEST(MaskedSpans, SalientOnesAskForNamesAndNumbersOfTheCorpus) {
       std::string whole = input.example->question;
       whole.replace(whole.find("[MASK]"), 6, answer);
       EXPECT_NE(source.text.find(whole), std::string::npos) << whole;
-      EXPECT_TRUE(answer == source.meta["facts"]["capital"][0] || answer == source.meta["facts"]["code"][0]) << answer;
-      EXPECT_EQ(std::count(input.query.tokens.begin(), input.query.tokens.end(), data::Tokenizer::kMask), 1);
-      EXPECT_EQ(std::vector<int32_t>(input.prompt.tokens.begin(), input.prompt.tokens.end() - 1), input.query.tokens);
+      EXPECT_TRUE(answer == source.meta["facts"]["capital"][0] ||
+                  answer == source.meta["facts"]["code"][0])
+          << answer;
+      EXPECT_EQ(
+          std::count(input.query.tokens.begin(), input.query.tokens.end(), data::Tokenizer::kMask),
+          1);
+      EXPECT_EQ(std::vector<int32_t>(input.prompt.tokens.begin(), input.prompt.tokens.end() - 1),
+                input.query.tokens);
       std::vector<int32_t> target = made.session.tokenizer()->encode(answer);
       target.push_back(data::Tokenizer::kEos);
       EXPECT_EQ(input.target, target);
@@ -83,7 +89,8 @@ TEST(MaskedSpans, AStepIsAFunctionOfSeedAndStep) {
   Prepared other(config);
   const auto questions = [](const PreparedStep& step) {
     std::vector<std::string> out;
-    for (const PreparedInput& input : step.inputs) out.push_back(input.example->question + "|" + input.example->answers[0]);
+    for (const PreparedInput& input : step.inputs)
+      out.push_back(input.example->question + "|" + input.example->answers[0]);
     return out;
   };
   std::set<std::vector<std::string>> seen;
@@ -93,7 +100,8 @@ TEST(MaskedSpans, AStepIsAFunctionOfSeedAndStep) {
     EXPECT_EQ(asked, questions(two.maker->make(s)));
     EXPECT_NE(asked, questions(other.maker->make(s)));
     EXPECT_TRUE(seen.insert(asked).second);
-    for (const std::string& question : asked) (question.find("[MASK]") != std::string::npos ? masked : read) = true;
+    for (const std::string& question : asked)
+      (question.find("[MASK]") != std::string::npos ? masked : read) = true;
   }
   EXPECT_TRUE(masked && read) << "the two sets are mixed";
   // A replica prepares its share alike.
@@ -109,19 +117,25 @@ TEST(MaskedSpans, LongSentencesAreCutAroundTheMask) {
   RunConfig config = masking(world, "random");
   config.data.max_question_tokens = 5;
   Prepared made(config);
-  const MaskedSpans spans("random", made.session.config(), *made.session.tokenizer(), made.session.documents(), {});
+  const MaskedSpans spans("random", made.session.config(), *made.session.tokenizer(),
+                          made.session.documents(), {});
   for (uint64_t i = 0; i < 60; ++i) {
     Stream stream(1, "cut", i);
     const MaskedSpans::Masked masked = spans.draw(8 + static_cast<int64_t>(i % 4), stream);
     const std::string& question = masked.example.question;
     const size_t at = question.find("[MASK]");
-    const auto left = made.session.tokenizer()->encode(question.substr(0, at)), right = made.session.tokenizer()->encode(question.substr(at + 6));
+    const auto left = made.session.tokenizer()->encode(question.substr(0, at)),
+               right = made.session.tokenizer()->encode(question.substr(at + 6));
     const auto mask = std::find(masked.pieces.begin(), masked.pieces.end(), data::Tokenizer::kMask);
     ASSERT_NE(mask, masked.pieces.end());
-    const auto before = static_cast<size_t>(mask - masked.pieces.begin()), after = masked.pieces.size() - before - 1;
+    const auto before = static_cast<size_t>(mask - masked.pieces.begin()),
+               after = masked.pieces.size() - before - 1;
     EXPECT_EQ(masked.pieces.size(), std::min<size_t>(5, left.size() + right.size() + 1));
-    EXPECT_EQ(before, std::min(left.size(), std::max<size_t>(2, 4 - std::min<size_t>(4, right.size()))));
-    EXPECT_TRUE(std::equal(masked.pieces.begin(), mask, left.end() - static_cast<std::ptrdiff_t>(before))) << question;
+    EXPECT_EQ(before,
+              std::min(left.size(), std::max<size_t>(2, 4 - std::min<size_t>(4, right.size()))));
+    EXPECT_TRUE(
+        std::equal(masked.pieces.begin(), mask, left.end() - static_cast<std::ptrdiff_t>(before)))
+        << question;
     EXPECT_TRUE(std::equal(mask + 1, masked.pieces.end(), right.begin())) << question;
     EXPECT_LE(after, right.size());
   }
@@ -131,11 +145,14 @@ TEST(MaskedSpans, HeldOutDocumentsAskNothing) {
   const TinyWorld world;
   Prepared made(masking(world, "salient"));
   std::set<int64_t> held_out{0, 1, 2};
-  const MaskedSpans some("salient", made.session.config(), *made.session.tokenizer(), made.session.documents(), held_out);
+  const MaskedSpans some("salient", made.session.config(), *made.session.tokenizer(),
+                         made.session.documents(), held_out);
   EXPECT_EQ(some.set().examples.size(), 5u);
   EXPECT_EQ(some.set().examples[0].id, "place:3");
   for (int64_t row = 3; row < 12; ++row) held_out.insert(row);
-  EXPECT_THROW(MaskedSpans("salient", made.session.config(), *made.session.tokenizer(), made.session.documents(), held_out), UsageError);
+  EXPECT_THROW(MaskedSpans("salient", made.session.config(), *made.session.tokenizer(),
+                           made.session.documents(), held_out),
+               UsageError);
 }
 
 TEST(MaskedSpans, SettingsThatDoNotFitAreRefused) {
@@ -160,7 +177,9 @@ TEST(MaskedSpans, APublishedEncoderReadsTheMaskAsTextAndLearnsFromTheReader) {
   for (const PreparedInput& input : made.step.inputs) {
     EXPECT_NE(input.example->question.find("[MASK]"), std::string::npos);
     EXPECT_EQ(input.query.words, reader.read(input.example->question));
-    EXPECT_EQ(std::count(input.prompt.tokens.begin(), input.prompt.tokens.end(), data::Tokenizer::kMask), 1);
+    EXPECT_EQ(
+        std::count(input.prompt.tokens.begin(), input.prompt.tokens.end(), data::Tokenizer::kMask),
+        1);
   }
   const auto total = [&] { return made.forward_backward().loss; };
   total();

@@ -20,7 +20,8 @@ TEST_P(ModelTrace, BlocksWriteTheShapesThatTheyAnnounce) {
   Prepared made(config);
   model::Microbatch batch = made.assembled().batches[0];
   batch.inputs[1].documents.clear();  // one input without documents
-  const parallel::Feeds feeds = model::make_feeds(config.model, batch, made.session.model().dtype(), at::kCPU);
+  const parallel::Feeds feeds =
+      model::make_feeds(config.model, batch, made.session.model().dtype(), at::kCPU);
   const parallel::Pass pass(feeds);
   const parallel::Executor executor(made.session.model().blocks());
   const parallel::ForwardPass forward = executor.forward(pass, /*grad=*/false);
@@ -59,14 +60,18 @@ TEST(Flops, OfAnEncoderLayerAreThoseCountedByHand) {
   const model::Model model(config.model);
   const std::vector<int64_t> lengths{5, 9};
   std::vector<model::Sequence> sequences;
-  for (const int64_t n : lengths) sequences.push_back({std::vector<int32_t>(static_cast<size_t>(n), 7), nullptr, 0});
+  for (const int64_t n : lengths)
+    sequences.push_back({std::vector<int32_t>(static_cast<size_t>(n), 7), nullptr, 0});
   parallel::Feeds feeds;
-  model::add_tower_feeds(config.model, "doc", {&sequences[0], &sequences[1]}, false, at::kFloat, at::kCPU, feeds);
+  model::add_tower_feeds(config.model, "doc", {&sequences[0], &sequences[1]}, false, at::kFloat,
+                         at::kCPU, feeds);
   const parallel::Pass pass(feeds);
-  const auto layer = std::find_if(model.blocks().begin(), model.blocks().end(), [](const auto& b) { return b->name() == "doc.layer.0"; });
+  const auto layer = std::find_if(model.blocks().begin(), model.blocks().end(),
+                                  [](const auto& b) { return b->name() == "doc.layer.0"; });
   ASSERT_NE(layer, model.blocks().end());
   const model::ModelConfig& c = config.model;
-  const auto D = static_cast<double>(c.width), q = static_cast<double>(c.heads * c.head_width), kv = static_cast<double>(c.kv_heads * c.head_width),
+  const auto D = static_cast<double>(c.width), q = static_cast<double>(c.heads * c.head_width),
+             kv = static_cast<double>(c.kv_heads * c.head_width),
              F = static_cast<double>(c.ffn_width);
   const double products = 14.0 * (D * (q + 2 * kv) + q * D + D * 2 * F + F * D);
   const double attention = (5.0 * 5.0 + 9.0 * 9.0) * 2 * q;  // scores, then values

@@ -264,8 +264,8 @@ TEST_F(PublishedEncoder, BlocksWriteTheShapesThatTheyAnnounceAndFlopsAreCounted)
   }
 }
 
-// Documents by themselves go through the published encoder, and through the model's own only where the decoder reads their states. Answers
-// are the same with those kept from before.
+// Documents by themselves go through the published encoder, and through the model's own only where
+// the decoder reads their states. Answers are the same with those kept from before.
 TEST_F(PublishedEncoder, DocumentsAreReadByWhatNeedsThem) {
   for (const std::string fusion : {"memory", "fid", "prefix"}) {
     SCOPED_TRACE(fusion);

@@ -23,7 +23,8 @@ Outcome one_step(const RunConfig& config) {
   Prepared made(config, 3);
   const StepStats stats = made.forward_backward();
   Outcome out{stats.loss, stats.contrastive, {}};
-  for (const auto& p : made.session.model().parameters().all()) out.grads[p->name] = p->grad.clone();
+  for (const auto& p : made.session.model().parameters().all())
+    out.grads[p->name] = p->grad.clone();
   return out;
 }
 
@@ -34,7 +35,8 @@ void expect_equal(const Outcome& a, const Outcome& b, double tolerance) {
   ASSERT_GT(a.grads.size(), 20u);
   for (const auto& [name, grad] : a.grads) {
     const double norm = grad.norm().item<double>();
-    EXPECT_LE((grad - b.grads.at(name)).norm().item<double>(), tolerance * std::max(norm, 1e-6)) << name;
+    EXPECT_LE((grad - b.grads.at(name)).norm().item<double>(), tolerance * std::max(norm, 1e-6))
+        << name;
   }
 }
 
@@ -53,13 +55,16 @@ TEST_P(Cut, LossAndGradientsDoNotDependOnTheNumberOfMicrobatches) {
   expect_equal(whole, one_step(config), 1e-10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, Cut, testing::Combine(testing::Values("memory", "fid", "prefix"), testing::Values(2, 4)));
+INSTANTIATE_TEST_SUITE_P(Modes, Cut,
+                         testing::Combine(testing::Values("memory", "fid", "prefix"),
+                                          testing::Values(2, 4)));
 
 TEST(Step, AGradientKeepsNothingAliveButItself) {
   const TinyWorld world;
   Prepared made(world.config("fp32"));
   made.forward_backward();
-  for (const auto& p : made.session.model().parameters().all()) EXPECT_EQ(p->grad.storage().nbytes(), p->grad.nbytes()) << p->name;
+  for (const auto& p : made.session.model().parameters().all())
+    EXPECT_EQ(p->grad.storage().nbytes(), p->grad.nbytes()) << p->name;
 }
 
 TEST(Step, AReplicaMayEncodeItsDocumentsOnceForAllMicrobatches) {
@@ -72,12 +77,14 @@ TEST(Step, AReplicaMayEncodeItsDocumentsOnceForAllMicrobatches) {
     Prepared made(config, 3);
     return made.forward_backward();
   };
-  const StepStats whole = encoded(1, "microbatch"), each = encoded(4, "microbatch"), together = encoded(4, "replica");
+  const StepStats whole = encoded(1, "microbatch"), each = encoded(4, "microbatch"),
+                  together = encoded(4, "replica");
   EXPECT_GT(each.encoded, whole.encoded);
   EXPECT_EQ(together.distinct, whole.distinct);
   EXPECT_EQ(together.rows, whole.rows);
   EXPECT_GT(each.flops, together.flops);
-  EXPECT_NEAR(together.flops, whole.flops, 0.02 * whole.flops);  // each microbatch's copy head projects all keys
+  EXPECT_NEAR(together.flops, whole.flops,
+              0.02 * whole.flops);  // each microbatch's copy head projects all keys
 
   Prepared made(config, 3);
   made.forward_backward();
@@ -88,7 +95,8 @@ TEST(Step, AReplicaMayEncodeItsDocumentsOnceForAllMicrobatches) {
   EXPECT_EQ(document_forwards, 1);
 }
 
-// What a replica's loader leaves out is what only others read; the rest is as if it had made everything.
+// What a replica's loader leaves out is what only others read; the rest is as if it had made
+// everything.
 TEST(Step, AReplicaPreparesOnlyItsOwnInputs) {
   const TinyWorld world;
   RunConfig config = world.config("fp64");
@@ -98,11 +106,14 @@ TEST(Step, AReplicaPreparesOnlyItsOwnInputs) {
   Prepared made(config);
   Session& session = made.session;
   data::BadRecords bad;
-  const StepMaker maker(session.config(), session.encoder(), session.documents(), session.tokenizer(), bad);
+  const StepMaker maker(session.config(), session.encoder(), session.documents(),
+                        session.tokenizer(), bad);
   const PreparedStep all = maker.make(2);
   EXPECT_TRUE(all.edited_elsewhere.empty());
   const auto same = [](const model::Sequence& a, const model::Sequence& b) {
-    return a.tokens == b.tokens && a.key == b.key && (a.patches == nullptr) == (b.patches == nullptr) && (a.patches == nullptr || *a.patches == *b.patches);
+    return a.tokens == b.tokens && a.key == b.key &&
+           (a.patches == nullptr) == (b.patches == nullptr) &&
+           (a.patches == nullptr || *a.patches == *b.patches);
   };
   size_t inputs = 0, pairs = 0;
   for (const int64_t replica : {0, 1}) {
@@ -122,13 +133,17 @@ TEST(Step, AReplicaPreparesOnlyItsOwnInputs) {
     for (size_t p = 0; p < all.pairs.size(); ++p) {
       EXPECT_EQ(mine.pairs[p].row, all.pairs[p].row);
       pairs += share.has_pair(p) ? 1 : 0;
-      EXPECT_TRUE(same(mine.pairs[p].query, share.has_pair(p) ? all.pairs[p].query : model::Sequence()));
-      EXPECT_TRUE(same(mine.pairs[p].document, share.has_pair(p) ? all.pairs[p].document : model::Sequence()));
+      EXPECT_TRUE(
+          same(mine.pairs[p].query, share.has_pair(p) ? all.pairs[p].query : model::Sequence()));
+      EXPECT_TRUE(same(mine.pairs[p].document,
+                       share.has_pair(p) ? all.pairs[p].document : model::Sequence()));
     }
     EXPECT_FALSE(mine.edited_elsewhere.empty());
     for (const auto& [row, document] : all.edited) {
       const auto here = mine.edited.find(row);
-      EXPECT_TRUE(same(here != mine.edited.end() ? here->second : mine.edited_elsewhere.at(row)(), document)) << "row " << row;
+      EXPECT_TRUE(same(here != mine.edited.end() ? here->second : mine.edited_elsewhere.at(row)(),
+                       document))
+          << "row " << row;
     }
   }
   EXPECT_EQ(inputs, all.inputs.size());
@@ -215,8 +230,14 @@ TEST(LookUp, PassesOverDocumentsOfHeldOutExamples) {
   config.data.dev = "held_out.jsonl";
   // Land L (row 11) is asked about in the dev set alone; Land A also in training.
   write_file_atomic(std::filesystem::path(world.path()) / "held_out.jsonl",
-                    Json{{"id", "x"}, {"question", "What is the capital?"}, {"type", "capital"}, {"entity", "place:11"},
-                         {"answers", {"Nowhere"}}, {"documents", {"place:11", "place:0"}}}.dump() + "\n");
+                    Json{{"id", "x"},
+                         {"question", "What is the capital?"},
+                         {"type", "capital"},
+                         {"entity", "place:11"},
+                         {"answers", {"Nowhere"}},
+                         {"documents", {"place:11", "place:0"}}}
+                            .dump() +
+                        "\n");
   config.retriever.documents = 12;
   const Lookup lookup = Prepared(config).lookup;
   for (const auto& rows : lookup.documents) {

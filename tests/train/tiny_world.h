@@ -1,5 +1,5 @@
-// A made-up data set in a temporary folder: eight documents with pictures of their own, four without, and questions about
-// their facts. Small enough that a training step takes milliseconds.
+// A made-up data set in a temporary folder: eight documents with pictures of their own, four
+// without, and questions about their facts. Small enough that a training step takes milliseconds.
 #pragma once
 #include <string>
 
@@ -13,26 +13,43 @@ namespace contexture::train {
 class TinyWorld {
  public:
   TinyWorld() {
-    const char* capitals[] = {"Ardenville", "Bostrum", "Caldera", "Dunmore", "Eastfell", "Fenwick", "Galthor", "Hexham"};
+    const char* capitals[] = {"Ardenville", "Bostrum", "Caldera", "Dunmore",
+                              "Eastfell",   "Fenwick", "Galthor", "Hexham"};
     std::string corpus, train, text, pairs;
     for (int i = 0; i < 12; ++i) {
-      const std::string id = "place:" + std::to_string(i), name = std::string("Land ") + static_cast<char>('A' + i);
+      const std::string id = "place:" + std::to_string(i),
+                        name = std::string("Land ") + static_cast<char>('A' + i);
       Json document{{"id", id}, {"title", name}};
       if (i < 8) {
         const std::string picture = "p" + std::to_string(i) + ".png";
-        write_file_atomic(dir_.path() / picture, std::span<const std::byte>(data::encode_png(stripes(i))));
+        write_file_atomic(dir_.path() / picture,
+                          std::span<const std::byte>(data::encode_png(stripes(i))));
         document["image"] = picture;
-        document["text"] = std::string("The capital is ") + capitals[i] + ". It has the code " + std::to_string(100 + 7 * i) + ".";
+        document["text"] = std::string("The capital is ") + capitals[i] + ". It has the code " +
+                           std::to_string(100 + 7 * i) + ".";
         document["facts"] = {{"capital", {capitals[i]}}, {"code", {std::to_string(100 + 7 * i)}}};
         for (const char* type : {"capital", "code"}) {
-          train += Json{{"id", id + "/" + type}, {"question", std::string("What is the ") + type + "?"}, {"type", type}, {"entity", id},
-                        {"answers", document["facts"][type]}, {"image", picture}, {"documents", {id}}}.dump() + "\n";
+          train += Json{{"id", id + "/" + type},
+                        {"question", std::string("What is the ") + type + "?"},
+                        {"type", type},
+                        {"entity", id},
+                        {"answers", document["facts"][type]},
+                        {"image", picture},
+                        {"documents", {id}}}
+                       .dump() +
+                   "\n";
         }
-        pairs += Json{{"id", id}, {"kind", i % 2 == 0 ? "even" : "odd"}, {"document", picture}, {"queries", {picture}}}.dump() + "\n";
+        pairs += Json{{"id", id},
+                      {"kind", i % 2 == 0 ? "even" : "odd"},
+                      {"document", picture},
+                      {"queries", {picture}}}
+                     .dump() +
+                 "\n";
       } else {
         document["text"] = "Nobody has drawn this place yet, and nothing is known about it.";
       }
-      text += name + ". " + document["text"].get<std::string>() + "\nWhat is the capital? What is the code?\n";
+      text += name + ". " + document["text"].get<std::string>() +
+              "\nWhat is the capital? What is the code?\n";
       corpus += document.dump() + "\n";
     }
     write_file_atomic(dir_.path() / "corpus.jsonl", corpus);
@@ -79,14 +96,16 @@ class TinyWorld {
     data::Image image{16, 16, std::vector<uint8_t>(16 * 16 * 3)};
     for (int p = 0; p < 256; ++p) {
       const int band = ((i % 2 == 0 ? p / 16 : p % 16) * (2 + i / 3)) / 16;
-      for (int c = 0; c < 3; ++c) image.rgb[p * 3 + c] = static_cast<uint8_t>((band * 83 + c * 60 + i * 31) % 256);
+      for (int c = 0; c < 3; ++c)
+        image.rgb[p * 3 + c] = static_cast<uint8_t>((band * 83 + c * 60 + i * 31) % 256);
     }
     return image;
   }
   TempDir dir_;
 };
 
-// The same run with queries and documents embedded by a published encoder (it reads letters), by their texts.
+// The same run with queries and documents embedded by a published encoder (it reads letters), by
+// their texts.
 inline RunConfig with_tiny_bert(RunConfig config) {
   config.model.text_encoder = CONTEXTURE_SOURCE_DIR "/tests/golden/tiny_bert";
   config.data.query = "both";

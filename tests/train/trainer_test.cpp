@@ -19,7 +19,9 @@ std::vector<std::string> losses(const RunConfig& config) {
   std::vector<std::string> out;
   for (std::string line; std::getline(file, line);) {
     const Json record = Json::parse(line);
-    if (record.contains("loss")) out.push_back(record["loss"].dump() + " " + record["contrastive"].dump() + " " + record["grad_norm"].dump());
+    if (record.contains("loss"))
+      out.push_back(record["loss"].dump() + " " + record["contrastive"].dump() + " " +
+                    record["grad_norm"].dump());
   }
   return out;
 }
@@ -47,7 +49,8 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
   config.retriever.partial_every = GetParam().partial_every;
   config.retriever.partial_documents = GetParam().partial_every > 0 ? 3 : 0;
   config.retriever.factory = GetParam().factory;
-  if (GetParam().distils) config.retriever.objectives = {{"emdr2", 1.0}, {"pdist", 1.0}, {"contrastive", 0.1}};
+  if (GetParam().distils)
+    config.retriever.objectives = {{"emdr2", 1.0}, {"pdist", 1.0}, {"contrastive", 0.1}};
   config.eval.every = 4;
   config.eval.examples = 4;
   config.checkpoint.every = 3;
@@ -61,20 +64,24 @@ TEST_P(Resume, ContinuesWithBitIdenticalLosses) {
   RunConfig parts = config;
   parts.run.dir = world.path() + "/parts";
   parts.data.tokenizer = config.run.dir + "/tokenizer.model";
-  for (const int64_t stop : {4, 8, 11}) {  // 4 lies between the start of a background refresh (3) and its swap (5)
+  for (const int64_t stop :
+       {4, 8, 11}) {  // 4 lies between the start of a background refresh (3) and its swap (5)
     parts.train.stop_at = stop;
     Trainer(parts, stop > 4).run();
   }
   EXPECT_EQ(losses(parts), whole);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, Resume,
-    testing::Values(Case{"fp64", "fp64", 0, 0, 1, 0.0}, Case{"refresh", "fp32", 3, 0, 1, 0.0},
-                    Case{"background", "fp32", 3, 2, 1, 0.1}, Case{"bf16", "bf16", 4, 4, 2, 0.0},
-                    Case{"partial", "fp32", 5, 0, 1, 0.0, 2}, Case{"partial_compressed", "fp32", 5, 0, 1, 0.0, 2, "SQ8"},
-                    Case{"distilled", "fp32", 3, 0, 2, 0.0, 0, "Flat", true}, Case{"fp16", "fp16", 3, 0, 2, 0.1}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, Resume,
+                         testing::Values(Case{"fp64", "fp64", 0, 0, 1, 0.0},
+                                         Case{"refresh", "fp32", 3, 0, 1, 0.0},
+                                         Case{"background", "fp32", 3, 2, 1, 0.1},
+                                         Case{"bf16", "bf16", 4, 4, 2, 0.0},
+                                         Case{"partial", "fp32", 5, 0, 1, 0.0, 2},
+                                         Case{"partial_compressed", "fp32", 5, 0, 1, 0.0, 2, "SQ8"},
+                                         Case{"distilled", "fp32", 3, 0, 2, 0.0, 0, "Flat", true},
+                                         Case{"fp16", "fp16", 3, 0, 2, 0.1}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Trainer, ASignalSavesAndTheRunContinues) {
   const TinyWorld world;
@@ -120,7 +127,8 @@ TEST(Trainer, KeepsTheNewestCheckpointsAndTheBest) {
   config.checkpoint.every = 1;
   config.checkpoint.keep_last = 2;
   Trainer(config, false).run();
-  EXPECT_EQ(parallel::list_checkpoints(config.run.dir + "/checkpoints"), (std::vector<int64_t>{8, 9}));
+  EXPECT_EQ(parallel::list_checkpoints(config.run.dir + "/checkpoints"),
+            (std::vector<int64_t>{8, 9}));
 }
 
 TEST(AdamW, FrozenGroupsDoNotMoveAndRatesScale) {
@@ -129,8 +137,11 @@ TEST(AdamW, FrozenGroupsDoNotMoveAndRatesScale) {
   config.optimizer.groups = {{"embed.", 1.0, 1.0, true}, {"decoder.", 0.0, 0.0, false}};
   config.train.steps = 2;
   Trainer trainer(config, false);
-  const auto value = [&](const std::string& name) { return trainer.session().model().parameters().at(name).value.detach().clone(); };
-  const at::Tensor embedding = value("embed.token"), decoder = value("decoder.layer.0.mlp.in"), encoder = value("encoder.layer.0.mlp.in");
+  const auto value = [&](const std::string& name) {
+    return trainer.session().model().parameters().at(name).value.detach().clone();
+  };
+  const at::Tensor embedding = value("embed.token"), decoder = value("decoder.layer.0.mlp.in"),
+                   encoder = value("encoder.layer.0.mlp.in");
   trainer.run();
   EXPECT_TRUE(at::equal(value("embed.token"), embedding));
   EXPECT_TRUE(at::equal(value("decoder.layer.0.mlp.in"), decoder));

@@ -89,7 +89,8 @@ parallel::Link measure_link(parallel::Communicator& world, int a, int b) {
   for (const int64_t bytes : {int64_t{1}, int64_t{1} << 21}) {
     world.barrier();  // ranks that have no part in it wait here
     if (world.rank() != a && world.rank() != b) continue;
-    times.push_back({static_cast<double>(bytes), parallel::one_way_s(world, a, b, bytes, /*repeats=*/11)});
+    times.push_back(
+        {static_cast<double>(bytes), parallel::one_way_s(world, a, b, bytes, /*repeats=*/11)});
   }
   const parallel::Link mine = world.rank() == a ? parallel::fit_link(times) : parallel::Link();
   const at::Tensor numbers = at::tensor({mine.latency_s, mine.s_per_byte}, at::kDouble);
@@ -129,9 +130,11 @@ parallel::Link measure_inside(parallel::Communicator& world) {
   return {numbers[0].item<double>(), numbers[1].item<double>()};
 }
 
-// A ring all-reduce over both nodes: two of its n hops cross. A crossing hop passes 2 (n - 1) chunks one after the other and has not to
-// wait for its latency between them, unless the way of one chunk around the ring is longer than that.
-double ring_over_nodes_s(int n, double bytes, const parallel::Link& inside, const parallel::Link& across) {
+// A ring all-reduce over both nodes: two of its n hops cross. A crossing hop passes 2 (n - 1)
+// chunks one after the other and has not to wait for its latency between them, unless the way of
+// one chunk around the ring is longer than that.
+double ring_over_nodes_s(int n, double bytes, const parallel::Link& inside,
+                         const parallel::Link& across) {
   const double steps = 2.0 * (n - 1), crossings = std::ceil(steps * 2 / n), chunk = bytes / n;
   return std::max(across.latency_s + steps * chunk * across.s_per_byte,
                   crossings * across.seconds(chunk) + (steps - crossings) * inside.seconds(chunk));
@@ -142,7 +145,8 @@ double ring_over_nodes_s(int n, double bytes, const parallel::Link& inside, cons
 double predicted_step_s(const Options& o, int pp, const parallel::Link& inside,
                         const parallel::Link& across) {
   const double bytes = static_cast<double>(o.elements) * 4;
-  const double all_reduce = pp == 1 ? ring_over_nodes_s(o.tp, bytes, inside, across) : parallel::ring_all_reduce_s(o.tp, bytes, inside);
+  const double all_reduce = pp == 1 ? ring_over_nodes_s(o.tp, bytes, inside, across)
+                                    : parallel::ring_all_reduce_s(o.tp, bytes, inside);
   const double layers = static_cast<double>(o.layers) / pp;
   parallel::StageGraph graph = parallel::chain(pp);
   parallel::StageTimes times = parallel::unit_times(pp);
