@@ -245,6 +245,10 @@ void Index::rebuild(std::span<const float> vectors, const std::string& encoder_h
   state_->normalised = normalised;
 }
 
+void Index::search_on(at::Device device, int64_t score_bytes) {
+  state_->store->search_on(device, score_bytes);
+}
+
 void Index::set_search(const std::string& parameters) {
   state_->store->set_search(parameters);
   state_->options.search = parameters;

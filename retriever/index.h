@@ -11,6 +11,8 @@
 // infinity, a length over 1e18, or under cosine a length of zero throws DataError naming the first
 // bad row. Searching from several threads is safe; whatever changes the index needs it to itself.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -87,6 +89,13 @@ class Index {
   // New vectors for all rows, from a newer encoder; the ids stay. "Flat" copies into place, others
   // train again. When it throws, the index is as before.
   void rebuild(std::span<const float> vectors, const std::string& encoder_hash);
+
+  // From now on an exact index (built_factory() "Flat") is searched on the device: a copy of its
+  // vectors lies there and follows changes, and candidates come from matrix products and top-k on
+  // it, block of rows by block of rows, so that the scores of a block take score_bytes at most.
+  // They are scored and ranked here as ever: rankings and scores are the same. Other factories stay
+  // on the CPU. A search comes after the last change, whichever streams they were made in.
+  void search_on(at::Device device, int64_t score_bytes = int64_t{64} << 20);
 
   // Changes options().search.
   void set_search(const std::string& parameters);

@@ -122,12 +122,13 @@ model::ObjectiveOptions RetrieverConfig::objective_options() const {
 
 Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed,
                      const model::Model* whole, const parallel::Groups& groups,
-                     const std::optional<State>& state)
+                     const std::optional<State>& state, at::Device device)
     : config_(config),
       documents_(&documents),
       embed_(std::move(embed)),
       whole_(whole),
       groups_(groups),
+      device_(device),
       schedule_(config.schedule()) {
   if (counts()) retrieved_U_ = at::zeros({documents.size()}, at::kLong);
   if (!state) {
@@ -217,6 +218,7 @@ void Retriever::install(const at::Tensor& vectors_UE, int64_t step) {
       ids.push_back(documents_->corpus().document(row).id);
     index_ = std::make_unique<Index>(
         Index::build(options, vectors_UE.size(1), std::move(ids), floats(vectors_UE)));
+    if (!device_.is_cpu()) index_->search_on(device_);
   } else {
     index_->rebuild(floats(vectors_UE), "");
   }

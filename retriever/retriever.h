@@ -112,11 +112,11 @@ class Retriever {
 
   // Builds the first index from the current weights, or from a checkpoint's state, whichever ranks
   // wrote it. whole: the model, where this process has all of it: a refresh with a lag then embeds
-  // a snapshot on a thread; else at its start. groups: this rank's. All references must outlive
-  // this. Collective.
+  // a snapshot on a thread; else at its start. groups: this rank's. device: where an exact index is
+  // searched (Index::search_on). All references must outlive this. Collective.
   Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed,
             const model::Model* whole, const parallel::Groups& groups = {},
-            const std::optional<State>& state = {});
+            const std::optional<State>& state = {}, at::Device device = at::kCPU);
   ~Retriever();
 
   // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index
@@ -174,6 +174,7 @@ class Retriever {
   Embed embed_;
   const model::Model* whole_;
   parallel::Groups groups_;
+  at::Device device_;
   std::unique_ptr<Index> index_;
   at::Tensor vectors_UE_;  // what index_ was made from (U: those kept), where it keeps less than
                            // that (a compressing factory); else undefined

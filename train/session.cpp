@@ -132,7 +132,7 @@ void Session::make_retriever(const std::optional<retriever::Retriever::State>& s
   retriever_ = std::make_unique<retriever::Retriever>(
       config_.retriever, *documents_,
       [this](const std::vector<const model::Sequence*>& some) { return embed("doc", some); },
-      groups.world == nullptr ? model_.get() : nullptr, groups, state);
+      groups.world == nullptr ? model_.get() : nullptr, groups, state, model_->device());
 }
 
 RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& overrides) {

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "core/error.h"
+#include "retriever/internal/device_search.h"
 #include "retriever/internal/dot_kernel.h"
 #include "retriever/internal/flat_file.h"
 #include "retriever/internal/parallel_for.h"
@@ -47,6 +49,7 @@ class ExactStore : public Store {
     owned_.insert(owned_.end(), vectors.begin(), vectors.end());
     point();
     measure(first);
+    if (device_) search_on(device_->device(), device_->score_bytes());
   }
 
   void replace(std::span<const int64_t> rows, std::span<const float> vectors) override {
@@ -55,6 +58,7 @@ class ExactStore : public Store {
       std::memcpy(owned_.data() + rows[i] * dim_, vectors.data() + i * dim_, dim_ * sizeof(float));
       measure_row(rows[i]);
     }
+    if (device_) device_->update(rows, owned_.data(), squared_lengths());
   }
 
   std::vector<std::vector<int64_t>> candidates(std::span<const float> queries,
@@ -63,9 +67,21 @@ class ExactStore : public Store {
     std::vector<std::vector<int64_t>> rows(n);
     for (int64_t first = 0; first < n; first += kQueriesPerPass) {
       const int64_t count = std::min(kQueriesPerPass, n - first);
-      pass(queries.data() + first * dim_, count, k, rows.data() + first);
+      const float* some = queries.data() + first * dim_;
+      std::vector<double> slacks(count);
+      for (int64_t q = 0; q < count; ++q) slacks[q] = slack(some + q * dim_);
+      if (device_) {
+        device_->candidates(some, count, k, slacks.data(), rows.data() + first);
+      } else {
+        pass(some, count, k, slacks, rows.data() + first);
+      }
     }
     return rows;
+  }
+
+  void search_on(at::Device device, int64_t score_bytes) override {
+    own();
+    device_.emplace(device, score_bytes, dim_, size_, owned_.data(), squared_lengths());
   }
 
   void set_search(const std::string& parameters) override {
@@ -81,6 +97,10 @@ class ExactStore : public Store {
 
  private:
   const std::byte* row_data(int64_t row) const { return data_ + row * dim_ * sizeof(float); }
+  // To score rows by minus the squared distance, or null.
+  const float* squared_lengths() const {
+    return metric_ == Metric::kL2 ? squared_lengths_.data() : nullptr;
+  }
 
   void point() {
     data_ = std::as_bytes(std::span(owned_)).data();
@@ -115,10 +135,9 @@ class ExactStore : public Store {
     return inner_product_slack(2 * length + longest_, longest_, dim_);
   }
 
-  void pass(const float* queries, int64_t n, int64_t k, std::vector<int64_t>* rows_of) const {
+  void pass(const float* queries, int64_t n, int64_t k, const std::vector<double>& slacks,
+            std::vector<int64_t>* rows_of) const {
     const QueryPanels panels(queries, n, dim_);
-    std::vector<double> slacks(n);
-    for (int64_t q = 0; q < n; ++q) slacks[q] = slack(queries + q * dim_);
     std::vector<int64_t> query_of(n);
     std::iota(query_of.begin(), query_of.end(), int64_t{0});
     const int64_t num_blocks = (size_ + BlockScanner::kBlock - 1) / BlockScanner::kBlock;
@@ -151,6 +170,7 @@ class ExactStore : public Store {
   int64_t size_ = 0;
   std::vector<float> squared_lengths_;  // [size], under kL2 only
   double longest_ = 0.0;                // no vector, present or former, is longer
+  std::optional<DeviceSearch> device_;  // a copy of what a search multiplies
 };
 
 }  // namespace

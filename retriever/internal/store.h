@@ -29,6 +29,8 @@ class Store {
   virtual std::vector<std::vector<int64_t>> candidates(std::span<const float> queries,
                                                        int64_t k) const = 0;
   virtual void set_search(const std::string& parameters) = 0;
+  // As Index::search_on(); a store that is searched by FAISS stays where it is.
+  virtual void search_on(at::Device /*device*/, int64_t /*score_bytes*/) {}
   virtual void write(const Sink& sink) const = 0;  // a FAISS file
 };
 
