@@ -172,9 +172,14 @@ TEST(Step, RecomputedActivationsGiveIdenticalGradientsWithDropout) {
   EXPECT_NE(one_step(other).loss, kept.loss);
 }
 
-TEST(Step, EncodingADocumentOnceEqualsEncodingItForEachReader) {
+class EncodeOnce : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(EncodeOnce, EqualsEncodingADocumentForEachReader) {
+  const auto [fusion, precision] = GetParam();
+  const double tolerance = precision == std::string("fp64") ? 1e-10 : 1e-5;
   const TinyWorld world;
-  RunConfig config = world.config("fp64");
+  RunConfig config = world.config(precision);
+  config.model.fusion = fusion;
   Prepared made(config);
   Session& session = made.session;
   const model::Microbatch shared = made.assembled().batches[0];
@@ -191,7 +196,8 @@ TEST(Step, EncodingADocumentOnceEqualsEncodingItForEachReader) {
   std::vector<Outcome> outcomes;
   for (const model::Microbatch& batch : {shared, each}) {
     session.model().parameters().zero_grad();
-    const parallel::Feeds feeds = model::make_feeds(config.model, batch, at::kDouble, at::kCPU);
+    const parallel::Feeds feeds =
+        model::make_feeds(config.model, batch, session.model().dtype(), at::kCPU);
     const parallel::Pass pass(feeds, true, 1, 0);
     parallel::ForwardPass forward = executor.forward(pass, true);
     Outcome out{forward.wire("loss.reader").item<double>(), 0.0, {}};
@@ -201,8 +207,12 @@ TEST(Step, EncodingADocumentOnceEqualsEncodingItForEachReader) {
     }
     outcomes.push_back(std::move(out));
   }
-  expect_equal(outcomes[0], outcomes[1], 1e-10);  // fp64 sums in another order
+  expect_equal(outcomes[0], outcomes[1], tolerance);  // sums in another order
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, EncodeOnce,
+                         testing::Combine(testing::Values("memory", "fid", "prefix"),
+                                          testing::Values("fp64", "fp32")));
 
 TEST(Step, GradientsEqualFiniteDifferences) {
   const TinyWorld world;
