@@ -14,6 +14,7 @@
 #include "core/signals.h"
 #include "core/timing.h"
 #include "parallel/device.h"
+#include "train/data_health.h"
 #include "train/model_trace.h"
 #include "train/timeline.h"
 
@@ -105,6 +106,10 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   folder_->write_config(to_json(config_));
   write_file_atomic(folder_->file("run.json"), about_this_machine(session_->model()).dump(1));
   write_file_atomic(folder_->file("config.defaults.json"), to_json(RunConfig()).dump(1));
+  write_file_atomic(folder_->file("data_health.json"),
+                    data_health(session_->documents(), maker_->num_examples(),
+                                dev_ ? static_cast<int64_t>(dev_->set.examples.size()) : 0, bad_)
+                        .dump(1));
   metrics_ = std::make_unique<MetricsLog>(folder_->metrics_path(),
                                           resume ? std::optional<int64_t>(step_) : std::nullopt);
   board_ = std::make_unique<eval::TensorBoardWriter>(folder_->file("tensorboard").string());

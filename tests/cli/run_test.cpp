@@ -39,8 +39,8 @@ TEST_F(TinyRun, TrainingWritesTheRunFolder) {
   EXPECT_EQ(result["steps"], 20);
   EXPECT_GT(result["examples_per_s"].get<double>(), 0.0);
   EXPECT_EQ(losses(run()).size(), 20u);
-  for (const char* file : {"config.resolved.json", "report.html", "tokenizer.model",
-                           "checkpoints/step-00000020/manifest.json"}) {
+  for (const char* file : {"config.resolved.json", "data_health.json", "report.html",
+                           "tokenizer.model", "checkpoints/step-00000020/manifest.json"}) {
     EXPECT_TRUE(fs::exists(run() / file)) << file;
   }
 }

@@ -131,6 +131,30 @@ TEST(Trainer, KeepsTheNewestCheckpointsAndTheBest) {
             (std::vector<int64_t>{8, 9}));
 }
 
+TEST(Trainer, SaysWhatItReadAndWhatItLeftOut) {
+  const TinyWorld world;
+  RunConfig config = world.config("fp32");
+  config.data.bad_records = "skip";
+  std::ofstream(world.path() + "/train.jsonl", std::ios::app)
+      << "{\"id\": \"torn\n{\"id\": \"x\", \"question\": 7, \"answers\": [\"a\"]}\n";
+  const Trainer trainer(config, false);
+  const Json health = read_json_file(config.run.dir + "/data_health.json");
+  EXPECT_EQ(health["counts"]["documents"], 12);
+  EXPECT_EQ(health["counts"]["training examples"], 16);
+  EXPECT_EQ(health["counts"]["dev examples"], 16);
+  ASSERT_EQ(health["skipped"].size(), 2u) << health;
+  for (const Json& kind : health["skipped"]) {
+    EXPECT_EQ(kind["count"], 2) << "train.jsonl is the dev set too";
+    EXPECT_NE(kind["example"].get<std::string>().find("train.jsonl:1"), std::string::npos) << kind;
+  }
+  for (const auto& [name, histogram] : health["histograms"].items()) {
+    int64_t documents = 0;
+    for (const Json& count : histogram["counts"]) documents += count.get<int64_t>();
+    EXPECT_EQ(documents, 12);
+    EXPECT_EQ(histogram["edges"].size(), histogram["counts"].size() + 1);
+  }
+}
+
 TEST(AdamW, FrozenGroupsDoNotMoveAndRatesScale) {
   const TinyWorld world;
   RunConfig config = world.config("fp32");
