@@ -197,6 +197,7 @@ TrainResult Trainer::run() {
     result.seconds += seconds;
     examples += static_cast<int64_t>(prepared.inputs.size());
     train_s_ += seconds;
+    samples_seen_ += static_cast<int64_t>(prepared.inputs.size());
     if (writes()) {
       if (refreshed) metrics_->append({{"step", step_}, {"refresh", true}});
       log_step(step_, stats, rate, grad_norm, seconds, wait, refreshed);
@@ -243,6 +244,7 @@ void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double
   Json record{{"step", step},
               {"loss", stats.loss},
               {"contrastive", stats.contrastive},
+              {"samples_seen", samples_seen_},
               {"recall_at_1", recall},
               {"lr", rate},
               {"grad_norm", grad_norm},
@@ -334,6 +336,7 @@ void Trainer::save(int64_t step) {
     checkpoint.state["config"] = to_json(config_);
     checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
     checkpoint.state["train_s"] = train_s_;
+    checkpoint.state["samples_seen"] = samples_seen_;
     if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
   }
   if (world != nullptr)
@@ -365,6 +368,9 @@ void Trainer::load(const parallel::Checkpoint& checkpoint) {
   best_step_ = json_get<int64_t>(checkpoint.state.at("best"), "step", "state.json");
   train_s_ = json_get<double>(checkpoint.state, "train_s", "state.json");
   step_ = saved_step_ = checkpoint.step;
+  samples_seen_ = checkpoint.state.contains("samples_seen")
+                      ? json_get<int64_t>(checkpoint.state, "samples_seen", "state.json")
+                      : step_ * config_.train.batch_size;
   if (checkpoint.state.contains("loss_scale"))
     loss_scale_.load(checkpoint.state["loss_scale"], "state.json");
 }

@@ -63,6 +63,7 @@ class Trainer {
   double best_score_ = -1.0;
   int64_t best_step_ = -1;
   double train_s_ = 0.0;  // over all processes of the run
+  int64_t samples_seen_ = 0;  // the same: training inputs of all replicas
   bool warned_stale_ = false;
 };
 

@@ -17,8 +17,9 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMaxExtraSeries = 12;
-constexpr std::array kUsualColumns = {"step",      "time_s",         "loss",        "lr",
-                                      "grad_norm", "examples_per_s", "tokens_per_s"};
+// Axes, what has a place of its own on the page, and samples_seen, whose curve says nothing.
+constexpr std::array kUsualColumns = {
+    "step", "time_s", "loss", "lr", "grad_norm", "examples_per_s", "tokens_per_s", "samples_seen"};
 
 // Columns that grow together; NaN stands for an unknown figure.
 class Columns {

@@ -108,6 +108,17 @@ std::vector<std::string> evaluations(const fs::path& run) {
   return out;
 }
 
+// How many training inputs had been seen by each step.
+std::vector<int64_t> samples_seen(const fs::path& run) {
+  std::ifstream file(run / "metrics.jsonl");
+  std::vector<int64_t> out;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = parse_json(line, "metrics.jsonl");
+    if (record.contains("loss")) out.push_back(record["samples_seen"].get<int64_t>());
+  }
+  return out;
+}
+
 TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
   const TempDir dir;
   const std::vector<std::string> settings{"train.steps=20",       "eval.every=10",
@@ -129,6 +140,8 @@ TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
   ASSERT_EQ(one_answer.code, 0) << one_answer.err;
   ASSERT_GT(figures.json()["edits"].get<int64_t>(), 0);
   ASSERT_EQ(evaluations(one).size(), 2u);
+  ASSERT_EQ(samples_seen(one).size(), 20u);
+  EXPECT_EQ(samples_seen(one)[2], 3 * 8);
   ASSERT_EQ(count(answers.out, "\n"), 2);
   for (const Layout& layout : {Layout{4, {"parallel.pp=2", "parallel.zero=3"}},
                                Layout{4, {"parallel.pp=2", "parallel.tp=2"}}, Layout{3, {}}}) {
@@ -139,6 +152,7 @@ TEST(Parallel, ProcessesEvaluateAndAnswerAsOneDoes) {
         launched(layout.ranks, with(tiny_training(run, set(settings)), set(layout.settings))));
     ASSERT_EQ(trained.code, 0) << trained.err;
     EXPECT_EQ(evaluations(run), evaluations(one));
+    EXPECT_EQ(samples_seen(run), samples_seen(one));
     const Result spread = run_program(launched(layout.ranks, with(evaluate, set(layout.settings))));
     ASSERT_EQ(spread.code, 0) << spread.err;
     EXPECT_EQ(spread.json(), figures.json());

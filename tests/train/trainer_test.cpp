@@ -13,15 +13,20 @@
 namespace contexture::train {
 namespace {
 
-// The text of "loss" and "contrastive" of every training record, in order.
-std::vector<std::string> losses(const RunConfig& config) {
+std::vector<Json> records(const RunConfig& config) {
   std::ifstream file(config.run.dir + "/metrics.jsonl");
+  std::vector<Json> out;
+  for (std::string line; std::getline(file, line);) out.push_back(Json::parse(line));
+  return out;
+}
+
+// What must be the same of every training record, as text, in order.
+std::vector<std::string> losses(const RunConfig& config) {
   std::vector<std::string> out;
-  for (std::string line; std::getline(file, line);) {
-    const Json record = Json::parse(line);
+  for (const Json& record : records(config)) {
     if (record.contains("loss"))
       out.push_back(record["loss"].dump() + " " + record["contrastive"].dump() + " " +
-                    record["grad_norm"].dump());
+                    record["grad_norm"].dump() + " " + record["samples_seen"].dump());
   }
   return out;
 }
