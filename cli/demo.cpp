@@ -1,11 +1,10 @@
-#include <fstream>
 #include <iostream>
 
+#include "cli/held_out.h"
 #include "cli/settings.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "eval/report.h"
 #include "train/trainer.h"
 
 namespace contexture::cli {
@@ -39,11 +38,6 @@ void print_figures(const Json& held_out, const Json& samples) {
   }
 }
 
-std::string read_credits(const train::RunConfig& config) {
-  std::ifstream file(train::data_path(config.data, "CREDITS.md"));
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 }  // namespace
 
 Command demo_command(CLI::App& program) {
@@ -75,32 +69,18 @@ Command demo_command(CLI::App& program) {
         data::BadRecords bad;
         const train::PictureSet test(config, config.data.test, config.eval.types,
                                      session.documents(), bad);
-        const train::Evaluator evaluator(session);
-        const auto examples = train::Evaluator::choose(test, 0);
-        Json samples = Json::array();
-        Json held_out = evaluator.held_out(test, examples, &samples);
-        int64_t asked = 0;
-        Json edits = Json::array();
-        held_out["edit_follow"] = evaluator.edit_follow(test, examples, &asked, &edits);
-        held_out["edits"] = asked;
-        const Json summary{{"train",
-                            {{"seconds", result.seconds},
-                             {"steps", result.steps},
-                             {"examples_per_s", result.examples_per_s},
-                             {"parameters", result.parameters}}},
-                           {"held_out", held_out}};
-        const std::filesystem::path dir = config.run.dir;
-        write_file_atomic(dir / "summary.json", summary.dump(1));
-        write_file_atomic(
-            dir / "samples.json",
-            Json{{"samples", samples}, {"edits", edits}, {"credits", read_credits(config)}}.dump(
-                1));
-        eval::write_report(config.run.dir);
+        const HeldOut found = evaluate_held_out(session, test, train::Evaluator::choose(test, 0),
+                                                /*edits=*/true);
+        const Json summary = keep_held_out(config, found,
+                                           {{"seconds", result.seconds},
+                                            {"steps", result.steps},
+                                            {"examples_per_s", result.examples_per_s},
+                                            {"parameters", result.parameters}});
         if (options->json) {
           print_json(summary);
         } else {
-          print_figures(held_out, samples);
-          std::cout << "\nReport: " << (dir / "report.html").string() << "\n";
+          print_figures(found.figures, found.samples);
+          std::cout << "\nReport: " << config.run.dir << "/report.html\n";
         }
         return 0;
       }};

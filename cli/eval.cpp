@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "cli/held_out.h"
 #include "cli/run_source.h"
 #include "cli/scores.h"
 #include "core/did_you_mean.h"
@@ -11,15 +12,12 @@ namespace contexture::cli {
 namespace {
 
 int evaluate(const OpenRun& run, bool edits) {
-  const train::Evaluator evaluator(run.session);
-  Json figures = evaluator.held_out(run.set, run.examples, nullptr);
-  if (edits) {
-    int64_t asked = 0;
-    figures["edit_follow"] = evaluator.edit_follow(run.set, run.examples, &asked, nullptr);
-    figures["edits"] = asked;
-  }
+  const HeldOut found = evaluate_held_out(run.session, run.set, run.examples, edits);
+  if (!run.first) return 0;
+  Json figures = found.figures;
   figures["bad_records"] = run.bad.count;
-  if (run.first) print_json(figures);
+  print_json(figures);
+  keep_held_out(run.session.config(), found);
   return 0;
 }
 
@@ -34,8 +32,8 @@ Command eval_command(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "eval",
       "Evaluate a run, on one process or many (contexture launch): answers with retrieved, gold, "
-      "wrong and no documents; retrieval; "
-      "edited documents. Or score one thing with a command below, of a run or of files");
+      "wrong and no documents; retrieval; edited documents; the run's report then shows them. Or "
+      "score one thing with a command below, of a run or of files");
   options->source.add_to(*app);
   app->add_flag("--edits", options->edits,
                 "also edit documents and see whether the answers follow");

@@ -69,6 +69,34 @@ TEST_F(TinyRun, EvalPrintsTheTable) {
   EXPECT_TRUE(result.json().contains("edit_follow"));
 }
 
+TEST_F(TinyRun, AnEvaluationIsShownByTheReport) {
+  write_file_atomic(run() / "summary.json", Json{{"train", {{"steps", 20}}}}.dump());
+  const Result evaluated = run_program({"eval", run(), "--edits"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  fs::remove(run() / "report.html");
+  const Result result = run_program({"report", run(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json shown = result.json();
+  Json figures = evaluated.json();
+  figures.erase("bad_records");
+  EXPECT_EQ(shown["summary"]["held_out"], figures);
+  EXPECT_EQ(shown["summary"]["train"]["steps"], 20) << "an evaluation says nothing of training";
+  EXPECT_EQ(figures["n"], 12);
+  ASSERT_EQ(shown["samples"].size(), 12u);
+  EXPECT_EQ(shown["samples"][0]["documents"].size(), 2u);
+  ASSERT_EQ(shown["edits"].size(), 3u) << "one of each kind of fact";
+  const std::string page = read_file(run() / "report.html");
+  for (const Json& text :
+       {shown["samples"][0]["question"], shown["edits"][0]["fact_after"], Json("edit_follow")})
+    EXPECT_NE(page.find(text.get<std::string>()), std::string::npos) << text;
+
+  ASSERT_EQ(run_program({"eval", run(), "--examples", "4"}).code, 0);
+  const Json later = run_program({"report", run(), "--json"}).json();
+  EXPECT_EQ(later["summary"]["held_out"]["n"], 4);
+  EXPECT_EQ(later["samples"].size(), 4u);
+  EXPECT_TRUE(later["edits"].empty()) << "none of another evaluation";
+}
+
 TEST_F(TinyRun, AskAndGenerateAnswerWithTheirDocuments) {
   const Result asked = run_program({"ask", run(), "What is the capital of this country?",
                                     "--picture", kFlags + "images/EE.png", "--json"});
