@@ -109,6 +109,59 @@ TEST_F(TinyRun, AskAndGenerateAnswerWithTheirDocuments) {
       << "that is no picture";
 }
 
+// A flag that no country has, as a 24-bit BMP: a disc on a ground cut in two, darker or lighter.
+std::string invented_flag(int light) {
+  constexpr int kSide = 64, kBytes = 54 + 3 * kSide * kSide;
+  std::string bmp(kBytes, '\0');
+  const auto put = [&](int at, uint32_t value) {
+    for (int byte = 0; byte < 4; ++byte) bmp[at + byte] = static_cast<char>(value >> (8 * byte));
+  };
+  bmp[0] = 'B';
+  bmp[1] = 'M';
+  put(2, kBytes);
+  put(10, 54);  // where the pixels begin
+  put(14, 40);
+  put(18, kSide);
+  put(22, kSide);
+  put(26, 1 | 24 << 16);
+  for (int p = 0; p < kSide * kSide; ++p) {
+    const int x = p % kSide - kSide / 2, y = p / kSide - kSide / 2;
+    const bool disc = x * x + y * y<300, above = x + y> 0;
+    bmp[54 + 3 * p] = static_cast<char>(disc ? 60 + light : above ? 90 + light : 10 + light);
+    bmp[54 + 3 * p + 1] = static_cast<char>(disc ? 180 + light : above ? 20 : 90 + light);
+    bmp[54 + 3 * p + 2] = static_cast<char>(disc ? 210 + light : above ? 90 + light : 20);
+  }
+  return bmp;
+}
+
+TEST_F(TinyRun, AnInventedCountryIsFoundAsSoonAsItIsInTheCorpus) {
+  const fs::path data = dir_->path() / "flags", drawn = dir_->path() / "drawn.bmp";
+  fs::copy(kFlags, data, fs::copy_options::recursive);
+  write_file_atomic(drawn, invented_flag(20));
+  const auto ask = [&] {
+    const Result asked =
+        run_program({"ask", run(), "What is the capital of this country?", "--picture", drawn,
+                     "--set", "data.root=" + data.string(), "--json"});
+    EXPECT_EQ(asked.code, 0) << asked.err;
+    return asked.json()["documents"];
+  };
+  for (const Json& document : ask()) EXPECT_NE(document["id"], "country:ZZ");
+  write_file_atomic(data / "images" / "ZZ.bmp", invented_flag(0));
+  write_file_atomic(
+      data / "corpus.jsonl",
+      read_file(data / "corpus.jsonl") +
+          Json{{"id", "country:ZZ"},
+               {"title", "Zubrowka"},
+               {"text", "The capital city is Lutz. A person from there is Zubrowkan."},
+               {"image", "images/ZZ.bmp"}}
+              .dump() +
+          "\n");
+  const Json documents = ask();
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0]["id"], "country:ZZ") << documents;
+  EXPECT_NE(documents[0]["text"].get<std::string>().find("Lutz"), std::string::npos);
+}
+
 TEST_F(TinyRun, ReportIsWrittenAnew) {
   fs::remove(run() / "report.html");
   const Result result = run_program({"report", run(), "--json"});
