@@ -126,14 +126,44 @@ TEST(Trainer, LeavesATraceOfTheModelThatItTrains) {
 }
 
 TEST(Trainer, KeepsTheNewestCheckpointsAndTheBest) {
-  const TinyWorld world;
-  RunConfig config = world.config("fp32");
-  config.train.steps = 9;
-  config.checkpoint.every = 1;
-  config.checkpoint.keep_last = 2;
-  Trainer(config, false).run();
-  EXPECT_EQ(parallel::list_checkpoints(config.run.dir + "/checkpoints"),
-            (std::vector<int64_t>{8, 9}));
+  for (const bool keep_best : {true, false}) {
+    const TinyWorld world;
+    RunConfig config = world.config("fp32");
+    // One question, soon known by heart: the best step is neither the first nor among the last.
+    write_file_atomic(world.path() + "/one.jsonl", Json{{"id", "one"},
+                                                        {"question", "What is the code?"},
+                                                        {"answers", {"7"}},
+                                                        {"image", "p0.png"},
+                                                        {"documents", {"place:0"}}}
+                                                       .dump());
+    config.data.train = {{"one.jsonl", 0.0, {}}};
+    config.data.dev = "one.jsonl";
+    config.data.counterfactual.probability = 0.0;
+    config.optimizer.rate = 1e-2;
+    config.train.steps = 30;
+    config.eval.every = 1;
+    config.checkpoint.every = 1;
+    config.checkpoint.keep_last = 2;
+    config.checkpoint.keep_best = keep_best;
+    Trainer(config, false).run();
+    double best = -1.0;
+    int64_t best_step = 0, evaluations = 0;
+    for (const Json& record : records(config)) {
+      if (!record.contains("eval")) continue;
+      ++evaluations;
+      const auto score = record["eval"]["em"]["retrieved"].get<double>();
+      if (score <= best) continue;
+      best = score;
+      best_step = record["step"].get<int64_t>();
+    }
+    ASSERT_EQ(evaluations, 30);
+    ASSERT_EQ(best, 100.0);
+    ASSERT_GT(best_step, 1);
+    ASSERT_LT(best_step, 29) << "the newest two are kept anyway";
+    EXPECT_EQ(
+        parallel::list_checkpoints(config.run.dir + "/checkpoints"),
+        keep_best ? (std::vector<int64_t>{best_step, 29, 30}) : (std::vector<int64_t>{29, 30}));
+  }
 }
 
 TEST(Trainer, SaysWhatItReadAndWhatItLeftOut) {
