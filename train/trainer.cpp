@@ -14,6 +14,7 @@
 #include "core/signals.h"
 #include "core/timing.h"
 #include "parallel/device.h"
+#include "train/corpus_mark.h"
 #include "train/data_health.h"
 #include "train/model_trace.h"
 #include "train/timeline.h"
@@ -91,6 +92,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
   optimizer_ =
       std::make_unique<AdamW>(config_.optimizer, session_->engine(), config_.parallel.offload);
+  corpus_mark_ = corpus_mark(session_->corpus());
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
@@ -101,6 +103,8 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
         parallel::load_checkpoint(parallel::checkpoint_path(checkpoints(), steps.back()));
     load(checkpoint);
     session_->make_retriever(load_retriever(checkpoint));
+    const Json& retriever = checkpoint.state.at("retriever");
+    require_same_corpus(corpus_mark_, retriever.value("corpus", Json()), first);
   }
   if (!first) return;
   folder_->write_config(to_json(config_));
@@ -334,6 +338,7 @@ void Trainer::save(int64_t step) {
   save_retriever(session_->retriever(), writes(), checkpoint);
   if (writes()) {
     checkpoint.state["config"] = to_json(config_);
+    checkpoint.state["retriever"]["corpus"] = corpus_mark_;
     checkpoint.state["best"] = {{"score", best_score_}, {"step", best_step_}};
     checkpoint.state["train_s"] = train_s_;
     checkpoint.state["samples_seen"] = samples_seen_;

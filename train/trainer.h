@@ -62,8 +62,9 @@ class Trainer {
   int64_t saved_step_ = -1;  // of the newest checkpoint
   double best_score_ = -1.0;
   int64_t best_step_ = -1;
-  double train_s_ = 0.0;  // over all processes of the run
-  int64_t samples_seen_ = 0;  // the same: training inputs of all replicas
+  double train_s_ = 0.0;      // over all processes of the run
+  Json corpus_mark_;          // of the corpus as it was read
+  int64_t samples_seen_ = 0;  // training inputs of all replicas, over all processes too
   bool warned_stale_ = false;
 };
 

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <mutex>
 
+#include "core/error.h"
+#include "core/files.h"
+#include "core/log.h"
 #include "layouts.h"
 #include "parallel/row_pieces.h"
 #include "train/prepared.h"
@@ -207,24 +210,87 @@ TEST(ShardedIndex, OfACompressingFactoryIsSavedAsTheVectorsItWasMadeFrom) {
       << "of the first weights, by either factory";
 }
 
-TEST(ShardedIndex, ACheckpointOfAnotherCorpusIsRefused) {
-  const TinyWorld world;
-  RunConfig config = laid(reading(world), {2, 1, 1});
-  config.train.steps = 2;
-  config.checkpoint.every = 2;
-  train_on_threads(config, false);
-  std::ofstream(world.path() + "/corpus.jsonl", std::ios::app)
-      << R"({"id":"place:new","title":"New","text":"More."})"
-      << "\n";
-  config.train.steps = 3;
-  try {
-    train_on_threads(config, true);
-    FAIL() << "it went on";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("vectors of 12 documents, data.corpus has 13"),
-              std::string::npos)
-        << error.what();
+// A run of two steps over two ranks, to be resumed with a corpus that has changed since.
+class ChangedCorpus : public testing::Test {
+ protected:
+  ChangedCorpus() : config_(laid(reading(world_), {2, 1, 1})) {
+    config_.data.identity_probability = 0.0;  // which would be warned of, too
+    config_.train.steps = 2;
+    config_.checkpoint.every = 2;
+    train_on_threads(config_, false);
+    std::ifstream file(corpus_file());
+    for (std::string line; std::getline(file, line);) lines_.push_back(parse_json(line, "corpus"));
+    config_.train.steps = 3;
   }
+
+  // What is logged meanwhile.
+  std::string resume() {
+    std::string text;
+    for (const Json& line : lines_) text += line.dump() + "\n";
+    write_file_atomic(corpus_file(), text);
+    const fs::path log = world_.path() + "/log.txt";
+    log::add_file(log);
+    try {
+      train_on_threads(config_, true);
+    } catch (...) {
+      log::remove_file();
+      throw;
+    }
+    log::remove_file();
+    return read_file(log);
+  }
+
+  void expect_refused(const std::string& part) {
+    try {
+      resume();
+      FAIL() << "it went on";
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  fs::path corpus_file() const { return world_.path() + "/corpus.jsonl"; }
+
+  const TinyWorld world_;
+  RunConfig config_;
+  std::vector<Json> lines_;
+};
+
+bool warns(const std::string& log) { return log.find(" W ") != std::string::npos; }
+
+TEST_F(ChangedCorpus, TheSameCorpusIsResumedWithoutAWord) { EXPECT_FALSE(warns(resume())); }
+
+TEST_F(ChangedCorpus, ACheckpointOfAnotherNumberOfDocumentsIsRefused) {
+  lines_.push_back({{"id", "place:new"}, {"title", "New"}, {"text", "More."}});
+  expect_refused("vectors of 12 documents, data.corpus has 13");
+}
+
+TEST_F(ChangedCorpus, ACheckpointOfAnotherCorpusIsRefused) {
+  lines_.back()["id"] = "place:new";
+  expect_refused("the ids differ");
+}
+
+TEST_F(ChangedCorpus, ACheckpointOfTheSameDocumentsInAnotherOrderIsRefused) {
+  std::swap(lines_[2], lines_[3]);
+  expect_refused("in another order");
+}
+
+TEST_F(ChangedCorpus, AnEditedTextIsResumedWithAWarning) {
+  lines_.back()["text"] = "Somebody has drawn it since.";
+  const std::string log = resume();
+  EXPECT_TRUE(warns(log)) << log;
+  EXPECT_NE(log.find("found by what they said before"), std::string::npos) << log;
+}
+
+TEST_F(ChangedCorpus, ACheckpointThatDoesNotSayIsResumedWithAWarning) {
+  const fs::path folder = fs::path(config_.run.dir) / "checkpoints";
+  parallel::Checkpoint checkpoint = parallel::load_checkpoint(parallel::checkpoint_path(folder, 2));
+  ASSERT_EQ(checkpoint.state["retriever"].erase("corpus"), 1u);
+  fs::remove_all(folder);
+  make_folders(folder);
+  parallel::save_checkpoint(folder, checkpoint);
+  const std::string log = resume();
+  EXPECT_NE(log.find("does not say which documents"), std::string::npos) << log;
 }
 
 }  // namespace
