@@ -132,6 +132,7 @@ Command reshard_command(CLI::App& group) {
   struct Options {
     std::string from, to;
     int64_t step = -1;
+    bool json = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = group.add_subcommand(
@@ -141,6 +142,7 @@ Command reshard_command(CLI::App& group) {
       ->required();
   app->add_option("to", options->to, "folder to write step-NNNNNNNN into")->required();
   app->add_option("--step", options->step, "of a run folder: this step's checkpoint");
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             const fs::path from = locate(options->from, options->step);
             parallel::Checkpoint checkpoint = parallel::load_checkpoint(from);
@@ -149,7 +151,11 @@ Command reshard_command(CLI::App& group) {
             CONTEXTURE_USAGE_REQUIRE(!fs::exists(to), to.string(), " exists. Name another folder.");
             make_folders(options->to);
             parallel::save_checkpoint(options->to, checkpoint);
-            std::cout << to.string() << "\n";
+            if (options->json) {
+              print_json({{"checkpoint", to.string()}, {"step", checkpoint.step}});
+            } else {
+              std::cout << to.string() << "\n";
+            }
             return 0;
           }};
 }
@@ -246,6 +252,7 @@ Command export_encoder_command(CLI::App& group) {
   struct Options {
     std::string run, output;
     int64_t step = -1;
+    bool json = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = group.add_subcommand(
@@ -253,9 +260,14 @@ Command export_encoder_command(CLI::App& group) {
   app->add_option("run", options->run, "run folder")->required();
   app->add_option("output", options->output, "folder to write")->required();
   app->add_option("--step", options->step, "the run's checkpoint; default: the newest");
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             train::export_encoder(options->run, options->output, options->step);
-            std::cout << options->output << "\n";
+            if (options->json) {
+              print_json({{"encoder", options->output}});
+            } else {
+              std::cout << options->output << "\n";
+            }
             return 0;
           }};
 }

@@ -5,6 +5,7 @@
 #include "cli/settings.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "data/convert.h"
 #include "data/inspect.h"
 #include "data/predictions.h"
@@ -179,6 +180,7 @@ Command trec_command(CLI::App& group) {
     std::string predictions, examples, from = "contexture", output, tag = "contexture",
                                        bad_records = "fail";
     data::ForeignOptions foreign;
+    bool json = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* app = group.add_subcommand(
@@ -192,16 +194,23 @@ Command trec_command(CLI::App& group) {
   app->add_option("--output", options->output, "file to write")->required();
   app->add_option("--tag", options->tag, "name of the run")->capture_default_str();
   app->add_option("--bad-records", options->bad_records, "fail or skip")->capture_default_str();
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] {
             CONTEXTURE_USAGE_REQUIRE(options->predictions.empty() != options->examples.empty(),
                                      "give --predictions for a run, or --examples for qrels.");
             data::BadRecords bad(data::BadRecords::parse_policy(options->bad_records));
+            size_t queries = 0, lines = 0;
+            const auto count = [&](const auto& written) {
+              queries = written.size();
+              for (const auto& [query, entries] : written) lines += entries.size();
+            };
             if (!options->predictions.empty()) {
               const data::TrecRun run = data::to_run(
                   data::read_predictions(options->predictions, bad), options->predictions, bad);
               CONTEXTURE_DATA_REQUIRE(!run.empty(), options->predictions,
                                       ": no answer names the documents that it read");
               data::write_run(options->output, run, options->tag);
+              count(run);
             } else {
               data::Qrels qrels;
               data::read_foreign_examples(options->from, options->examples, options->foreign, bad,
@@ -211,8 +220,18 @@ Command trec_command(CLI::App& group) {
               CONTEXTURE_DATA_REQUIRE(!qrels.empty(), options->examples,
                                       ": no example names a gold document");
               data::write_qrels(options->output, qrels);
+              count(qrels);
             }
-            if (bad.count > 0) std::cerr << bad.summary() << "\n";
+            if (bad.count > 0) log::warn("{}", bad.summary());
+            if (options->json) {
+              print_json({{"output", options->output},
+                          {"queries", queries},
+                          {"lines", lines},
+                          {"bad_records", bad.count}});
+            } else {
+              std::cout << lines << " lines for " << queries << " queries in " << options->output
+                        << "\n";
+            }
             return 0;
           }};
 }

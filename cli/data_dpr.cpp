@@ -1,5 +1,6 @@
 // contexture data dpr: what was retrieved, in the file that DPR writes and readers (DPR's,
 // Fusion-in-Decoder's) are trained on.
+#include <iostream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,7 +21,7 @@ struct DprOptions {
   std::string run, examples, corpus, from = "contexture", corpus_from, qrels, output,
                                      bad_records = "fail";
   int64_t k = 100;
-  bool patterns = false;
+  bool patterns = false, json = false;
 };
 
 // Each query's k best documents, best first, with their scores.
@@ -106,7 +107,15 @@ int write(const DprOptions& options) {
   out.write("\n]\n");
   out.commit();
   if (bad.count > 0) log::warn("{}", bad.summary());
-  log::info("{} questions with {} distinct passages", written, documents.size());
+  if (options.json) {
+    print_json({{"output", options.output},
+                {"questions", written},
+                {"passages", documents.size()},
+                {"bad_records", bad.count}});
+  } else {
+    std::cout << written << " questions with " << documents.size() << " distinct passages in "
+              << options.output << "\n";
+  }
   return 0;
 }
 
@@ -130,6 +139,7 @@ Command data_dpr_command(CLI::App& group) {
                 "answers are regular expressions when looked for in passages (CuratedTREC)");
   app->add_option("--output", options->output, "file to write, JSON")->required();
   app->add_option("--bad-records", options->bad_records, "fail or skip")->capture_default_str();
+  app->add_flag("--json", options->json, "print one JSON object on stdout");
   return {app, [options] { return write(*options); }};
 }
 

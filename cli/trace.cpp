@@ -204,7 +204,7 @@ Command trace_command(CLI::App& program) {
   app->add_option("--stages", options->stages,
                   "also cut the model into so many pipeline stages and print them");
   app->add_option("--partitioner", options->partitioner,
-                  "of --stages: exact, linear, tree, pipedream, parameters or uniform")
+                  "of --stages: exact, blind, linear, tree, pipedream, parameters or uniform")
       ->capture_default_str();
   app->add_flag("--json", options->json, "print everything as one JSON object on stdout");
   return {

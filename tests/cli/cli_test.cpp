@@ -23,6 +23,9 @@ const std::vector<Arguments> kCommands{{"demo"},
                                        {"ask"},
                                        {"report"},
                                        {"trace"},
+                                       {"plan"},
+                                       {"tune"},
+                                       {"tune", "microbatches"},
                                        {"env"},
                                        {"launch"},
                                        {"bench"},
@@ -31,6 +34,9 @@ const std::vector<Arguments> kCommands{{"demo"},
                                        {"bench", "search"},
                                        {"bench", "index"},
                                        {"bench", "encode"},
+                                       {"bench", "parallel"},
+                                       {"bench", "links"},
+                                       {"bench", "storage"},
                                        {"data"},
                                        {"data", "check"},
                                        {"data", "stats"},
@@ -53,7 +59,9 @@ const std::vector<Arguments> kCommands{{"demo"},
                                        {"checkpoint"},
                                        {"checkpoint", "inspect"},
                                        {"checkpoint", "verify"},
-                                       {"checkpoint", "diff"}};
+                                       {"checkpoint", "diff"},
+                                       {"checkpoint", "reshard"},
+                                       {"checkpoint", "export-encoder"}};
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -181,7 +189,7 @@ TEST(Trace, CutsTheModelIntoStagesThatCoverItOnce) {
   const TempDir dir;
   const std::string file = (dir.path() / "trace.json").string();
   for (const char* partitioner :
-       {"exact", "linear", "tree", "pipedream", "parameters", "uniform"}) {
+       {"exact", "blind", "linear", "tree", "pipedream", "parameters", "uniform"}) {
     const Result result =
         run_program({"trace", "--config", kSource + "/configs/vlm-17b.json", "--stages", "4",
                      "--partitioner", partitioner, "--output", file, "--json"});

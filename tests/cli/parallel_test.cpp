@@ -324,7 +324,9 @@ TEST(Parallel, ReshardWritesOneFileEach) {
   ASSERT_EQ(
       run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3"})))).code,
       0);
-  ASSERT_EQ(run_program({"checkpoint", "reshard", run, to}).code, 0);
+  const Result joined = run_program({"checkpoint", "reshard", run, to, "--json"});
+  ASSERT_EQ(joined.code, 0) << joined.err;
+  EXPECT_EQ(joined.json(), (Json{{"checkpoint", (to / "step-00000003").string()}, {"step", 3}}));
   EXPECT_TRUE(fs::exists(to / "step-00000003" / "model.safetensors"));
   EXPECT_EQ(SafetensorsReader(to / "step-00000003" / "retriever.safetensors").names(),
             std::vector<std::string>{"vectors"})

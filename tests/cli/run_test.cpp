@@ -201,8 +201,10 @@ class ExportedEncoder : public testing::Test {
         published_, {"--set", "model.text_encoder=" + from, "--set", "data.query=both", "--set",
                      "train.precision=fp32", "--set", "train.steps=3"}));
     ASSERT_EQ(trained.code, 0) << trained.err;
-    const Result written = run_program({"checkpoint", "export-encoder", published_, exported_});
+    const Result written =
+        run_program({"checkpoint", "export-encoder", published_, exported_, "--json"});
     ASSERT_EQ(written.code, 0) << written.err;
+    EXPECT_EQ(written.json(), Json({{"encoder", exported_}}));
   }
   TempDir folder_;
   const std::string published_ = folder_.path() / "published",

@@ -158,10 +158,13 @@ TEST_F(Qa, ATrecRunBecomesDprsOutputWithPassagesAndAnswersFound) {
                     run =
                         file("r.run", "qa:1 Q0 2 1 1.5 x\nqa:1 Q0 1 2 2.5 x\nqa:2 Q0 1 1 0.5 x\n"),
                     out = dir_.path() / "out.json";
-  const Arguments command{"data",   "dpr", "--run",    run,    "--examples", questions,
-                          "--from", "dpr", "--corpus", corpus, "--output",   out};
+  const Arguments command{"data",     "dpr",    "--run", run,        "--examples",
+                          questions,  "--from", "dpr",   "--corpus", corpus,
+                          "--output", out,      "--json"};
   const Result written = run_program(command);
   ASSERT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(written.json(),
+            (Json{{"output", out}, {"questions", 2}, {"passages", 2}, {"bad_records", 0}}));
   const Json json = parse_json(read_file(out), "out.json");
   ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0]["question"], "who?");
@@ -233,7 +236,11 @@ TEST_F(Qa, RunsAndQrelsAreWrittenFromAnswersAndExamples) {
           .code,
       0);
   EXPECT_EQ(read_file(run), "2 Q0 d9 1 0.5 me\n2 Q0 d1 2 -1 me\n");
-  ASSERT_EQ(run_program({"data", "trec", "--examples", references_, "--output", qrels}).code, 0);
+  const Result judged =
+      run_program({"data", "trec", "--examples", references_, "--output", qrels, "--json"});
+  ASSERT_EQ(judged.code, 0) << judged.err;
+  EXPECT_EQ(judged.json(),
+            (Json{{"output", qrels}, {"queries", 2}, {"lines", 2}, {"bad_records", 0}}));
   EXPECT_EQ(read_file(qrels), "1 0 d1 1\n2 0 d9 1\n");
   EXPECT_EQ(run_program({"eval", "retrieval", "--qrels", qrels, "--run", run}).code, 0);
   EXPECT_EQ(run_program({"data", "trec", "--output", run}).code, 2);
