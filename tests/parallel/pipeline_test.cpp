@@ -41,7 +41,8 @@ TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
       cases.emplace_back(c, by_order);
     }
   }
-  for (const auto& [c, by_order] : cases) {
+  for (const auto& [graph, by_order] : cases) {
+    const Case& c = graph;  // clang 14 captures no bindings
     const int ranks = 1 + *std::max_element(c.rank_of.begin(), c.rank_of.end());
     std::vector<std::map<std::string, double>> got(ranks);
     on_ranks(
