@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -17,6 +18,14 @@ namespace contexture::cli {
 namespace {
 namespace fs = std::filesystem;
 
+using std::chrono::steady_clock;
+
+constexpr double kDeadline = 30.0;  // of every collective, the first ones too
+
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
 // Two replicas of a two-stage pipeline. Step 6 lies between the checkpoints of 4 and 8, and ends
 // with a refresh.
 Arguments command(const fs::path& run, const std::string& async) {
@@ -25,7 +34,8 @@ Arguments command(const fs::path& run, const std::string& async) {
   out.insert(out.end(), train.begin(), train.end());
   for (const std::string setting :
        {"train.steps=10", "checkpoint.every=4", "retriever.refresh_every=2", "eval.every=0",
-        "parallel.pp=2", "parallel.zero=1", "parallel.microbatches=2", "train.batch_size=8"}) {
+        "parallel.pp=2", "parallel.zero=1", "parallel.microbatches=2", "train.batch_size=8",
+        "parallel.timeout_s=30", "parallel.first_timeout_s=30"}) {
     out.insert(out.end(), {"--set", setting});
   }
   out.insert(out.end(), {"--set", "checkpoint.async=" + async});
@@ -48,12 +58,16 @@ class Death : public testing::TestWithParam<Fault> {
  protected:
   static void SetUpTestSuite() {
     dir_ = std::make_unique<TempDir>();
+    const auto start = steady_clock::now();
     ASSERT_EQ(run_program(command(dir_->path() / "whole", "false")).code, 0);
+    whole_s_ = seconds_since(start);
   }
   static void TearDownTestSuite() { dir_.reset(); }
   static std::unique_ptr<TempDir> dir_;
+  static double whole_s_;  // of an undisturbed run: start-up and all steps
 };
 std::unique_ptr<TempDir> Death::dir_;
+double Death::whole_s_ = 0.0;
 
 TEST_P(Death, OfAnyRankEndsAllAndTheNextStartContinues) {
   const Fault& fault = GetParam();
@@ -61,6 +75,7 @@ TEST_P(Death, OfAnyRankEndsAllAndTheNextStartContinues) {
     SCOPED_TRACE(concat("rank ", rank, " in ", fault.phase));
     const fs::path run = dir_->path() / concat(fault.phase, "-", fault.async, "-", rank);
     ::setenv("CONTEXTURE_KILL_AT", concat(rank, " ", fault.phase, " ", fault.times).c_str(), 1);
+    const auto start = steady_clock::now();
     Process launcher(command(run, fault.async));
     ::unsetenv("CONTEXTURE_KILL_AT");
     std::vector<pid_t> ranks;
@@ -72,6 +87,8 @@ TEST_P(Death, OfAnyRankEndsAllAndTheNextStartContinues) {
     });
     ASSERT_EQ(ranks.size(), 4u);
     const Result result = launcher.wait();
+    // Start-up and the steps before the fault, on a machine that may be busier by now.
+    EXPECT_LT(seconds_since(start), 2 * whole_s_ + kDeadline);
     EXPECT_EQ(result.code, 4) << result.err;
     EXPECT_EQ(count(result.err, "was killed by signal 9"), 1) << result.err;
     EXPECT_EQ(count(result.err, concat("rank ", rank, " of 4 was killed by signal 9")), 1)
@@ -125,6 +142,21 @@ TEST(Faults, OneRanksFullDiskEndsAllAndLosesNothingThatWasComplete) {
     EXPECT_EQ(result.code, 1) << result.err;
     EXPECT_EQ(count(result.err, "File too large"), 1) << result.err;
     EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);
+    // And with room on the disk it goes on from there, as a run that never lacked any.
+    const int64_t from = newest_checkpoint(run);
+    ASSERT_GE(from, 4);
+    const Arguments some_more{"--set", concat("train.stop_at=", from + 2)};
+    Arguments again = long_run;
+    again.insert(again.end(), some_more.begin(), some_more.end());
+    again.push_back("--resume");
+    const Result resumed = run_program(again);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(count(resumed.err, concat("resumed after step ", from)), 1) << resumed.err;
+    Arguments undisturbed = command(dir.path() / "whole", async);
+    undisturbed.insert(undisturbed.end(), {"--set", "train.steps=4000"});
+    undisturbed.insert(undisturbed.end(), some_more.begin(), some_more.end());
+    ASSERT_EQ(run_program(undisturbed).code, 0);
+    EXPECT_EQ(losses(run), losses(dir.path() / "whole"));
   }
 }
 

@@ -216,45 +216,62 @@ TEST(Parallel, AKilledRankEndsAllAndTheNextStartContinues) {
   }
 }
 
-TEST(Parallel, AStoppedRankIsNoticedByTheDeadline) {
+TEST(Parallel, AStoppedRankIsNoticedByTheDeadlineAndTheNextStartContinues) {
   const TempDir dir;
   const fs::path run = dir.path() / "run";
-  Process launcher(launched(
-      3, tiny_training(run, set({"train.steps=4000", "parallel.pp=3", "parallel.timeout_s=3",
-                                 "eval.every=0", "checkpoint.every=0"}))));
-  ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 5; }));
+  // A rank that is stopped while it saves has the first steps' deadline.
+  const std::vector<std::string> settings{"train.steps=4000",     "parallel.pp=3",
+                                          "parallel.timeout_s=3", "parallel.first_timeout_s=20",
+                                          "eval.every=0",         "checkpoint.every=4"};
+  Process launcher(launched(3, tiny_training(run, set(settings))));
+  ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 6; }));
   const std::vector<pid_t> ranks = ranks_of(launcher);
   ASSERT_EQ(ranks.size(), 3u);
   const auto start = steady_clock::now();
   ASSERT_EQ(kill(ranks[1], SIGSTOP), 0);
   const Result result = launcher.wait();
   EXPECT_LT(seconds_since(start),
-            30.0);  // 3 s until the deadline, 3 s of grace, and a busy machine
+            45.0);  // at most 20 s until the deadline, 3 s of grace, and a busy machine
   EXPECT_EQ(result.code, 4) << result.err;
   EXPECT_TRUE(contains(result.err, "deadline") || contains(result.err, "3 s")) << result.err;
   for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a rank outlived the launcher";
+
+  const int64_t from = newest_checkpoint(run);
+  ASSERT_GE(from, 4);
+  const Arguments some_more{"--set", concat("train.stop_at=", from + 2)};
+  const Result resumed = run_program(
+      launched(3, with(with(tiny_training(run, set(settings)), some_more), {"--resume"})));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(count(resumed.err, concat("resumed after step ", from)), 1) << resumed.err;
+  const fs::path whole = dir.path() / "whole";
+  ASSERT_EQ(run_program(launched(3, with(tiny_training(whole, set(settings)), some_more))).code, 0);
+  EXPECT_EQ(losses(run), losses(whole));
 }
 
-TEST(Parallel, SigtermToOneRankSavesOnAllAndExits75) {
-  const TempDir dir;
-  const fs::path run = dir.path() / "run";
-  const Arguments command = tiny_training(
-      run, set({"train.steps=4000", "parallel.pp=2", "eval.every=0", "checkpoint.every=0"}));
-  Process launcher(launched(2, command));
-  ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 3; }));
-  const std::vector<pid_t> ranks = ranks_of(launcher);
-  ASSERT_EQ(ranks.size(), 2u);
-  ASSERT_EQ(kill(ranks[1], SIGTERM), 0);
-  const Result result = launcher.wait();
-  EXPECT_EQ(result.code, 75) << result.err;
-  const int64_t step = last_step(run);
-  EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);
-  // And goes on in one process.
-  const Result resumed = run_program(
-      with(tiny_training(run, set({"train.steps=4000", "eval.every=0", "checkpoint.every=0"})),
-           {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
-  EXPECT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_EQ(resumed.json()["steps"], step + 2);
+TEST(Parallel, ASignalToOneRankSavesOnAllAndExits75) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    SCOPED_TRACE(concat("signal ", signal));
+    const TempDir dir;
+    const fs::path run = dir.path() / "run";
+    const Arguments command = tiny_training(
+        run, set({"train.steps=4000", "parallel.pp=2", "eval.every=0", "checkpoint.every=0"}));
+    Process launcher(launched(2, command));
+    ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 3; }));
+    const std::vector<pid_t> ranks = ranks_of(launcher);
+    ASSERT_EQ(ranks.size(), 2u);
+    ASSERT_EQ(kill(ranks[1], signal), 0);
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.code, 75) << result.err;
+    const int64_t step = last_step(run);
+    EXPECT_EQ(newest_checkpoint(run), step);
+    EXPECT_EQ(run_program({"checkpoint", "verify", run}).code, 0);
+    // And goes on in one process.
+    const Result resumed = run_program(
+        with(tiny_training(run, set({"train.steps=4000", "eval.every=0", "checkpoint.every=0"})),
+             {"--resume", "--json", "--set", concat("train.stop_at=", step + 2)}));
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(resumed.json()["steps"], step + 2);
+  }
 }
 
 // Files may not grow beyond a size, as on a full disk or quota.

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <regex>
@@ -104,6 +105,17 @@ std::vector<std::string> losses(const fs::path& run) {
 int64_t last_step(const fs::path& run) {
   const std::vector<std::string> all = losses(run);
   return all.empty() ? 0 : std::stoll(all.back());
+}
+
+int64_t newest_checkpoint(const fs::path& run) {
+  int64_t newest = 0;
+  std::error_code none;  // there may be no folder yet
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints", none)) {
+    const std::string name = entry.path().filename().string();  // step-00000004
+    if (fs::exists(entry.path() / "manifest.json"))
+      newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
+  }
+  return newest;
 }
 
 }  // namespace contexture::cli

@@ -48,5 +48,7 @@ Arguments tiny_training(const std::filesystem::path& run, const Arguments& more 
 // "step loss contrastive" of every step in metrics.jsonl, as written: equal text is equal bits.
 std::vector<std::string> losses(const std::filesystem::path& run);
 int64_t last_step(const std::filesystem::path& run);  // 0 when there is none yet
+int64_t newest_checkpoint(
+    const std::filesystem::path& run);  // the step of the last complete one; 0: none
 
 }  // namespace contexture::cli
