@@ -20,7 +20,7 @@ HeldOut evaluate_held_out(train::Session& session, const train::PictureSet& set,
                           const std::vector<const data::Example*>& examples, bool edits) {
   const train::Evaluator evaluator(session);
   HeldOut out;
-  out.figures = evaluator.held_out(set, examples, &out.samples);
+  out.figures = evaluator.held_out(set, examples, &out.samples, &out.records);
   if (!edits) return out;
   int64_t asked = 0;
   out.figures["edit_follow"] = evaluator.edit_follow(set, examples, &asked, &out.edits);

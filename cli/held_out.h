@@ -12,6 +12,7 @@ struct HeldOut {
   Json figures;                  // "held_out" of summary.json
   Json samples = Json::array();  // cards, as in samples.json
   Json edits = Json::array();    // the same; empty where edits were not asked for
+  Json records = Json::array();  // of each example (docs/evaluation.md); not kept
 };
 
 // edits: also edit documents and see whether the answers follow. Collective.

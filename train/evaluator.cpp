@@ -112,16 +112,17 @@ std::vector<Answered> Evaluator::with_documents(const std::vector<const data::Ex
   return out;
 }
 
-std::vector<eval::Generated> Evaluator::generate(const PictureSet& set,
-                                                 const std::vector<Answered>& asked, size_t begin,
-                                                 size_t end) const {
+model::Microbatch Evaluator::batch_of(const PictureSet& set, const std::vector<Answered>& asked,
+                                      size_t begin, size_t end, bool with_answers) const {
   model::Microbatch batch;
   std::map<int64_t, int32_t> place;
   for (size_t i = begin; i < end; ++i) {
     const data::Example& example = *asked[i].example;
+    const std::string answer =
+        with_answers && !example.answers.empty() ? example.answers.front() : "";
     const PreparedInput prepared =
-        session_->encoder().encode(example, "", set.picture(example).get(), 0);
-    model::Input input{prepared.query, prepared.prompt, {}, {}};
+        session_->encoder().encode(example, answer, set.picture(example).get(), 0);
+    model::Input input{prepared.query, prepared.prompt, prepared.target, {}};
     for (const int64_t row : asked[i].documents) {
       const auto [it, fresh] = place.emplace(row, static_cast<int32_t>(batch.documents.size()));
       if (fresh) batch.documents.push_back(session_->documents().sequence(row));
@@ -129,8 +130,20 @@ std::vector<eval::Generated> Evaluator::generate(const PictureSet& set,
     }
     batch.inputs.push_back(std::move(input));
   }
-  return eval::generate(session_->model(), session_->inference(), batch,
-                        config_->generate_options());
+  return batch;
+}
+
+void Evaluator::for_each_batch(size_t total,
+                               const std::function<void(size_t, size_t, bool)>& run) const {
+  const auto size = static_cast<size_t>(config_->eval.batch_size);
+  const auto batches = static_cast<int64_t>((total + size - 1) / size);
+  const auto [first, last] = part_of_replica(batches);
+  const int64_t rounds = session_->inference().most(last - first);
+  for (int64_t b = first; b < first + rounds; ++b) {
+    // Beyond its own, again the first, with those who are not done.
+    const size_t begin = b < last ? static_cast<size_t>(b) * size : 0;
+    run(begin, std::min(total, begin + size), b < last);
+  }
 }
 
 std::vector<Answered> Evaluator::answer(const PictureSet& set,
@@ -140,19 +153,13 @@ std::vector<Answered> Evaluator::answer(const PictureSet& set,
   if (reading == Reading::kRetrieved)
     rankings = rank(set, examples, std::max<int64_t>(documents_read(), 1));
   std::vector<Answered> out = with_documents(examples, rankings, reading);
-  // Each replica answers some of the batches, which are the same in every layout.
-  const auto size = config_->eval.batch_size, total = static_cast<int64_t>(out.size()),
-             batches = (total + size - 1) / size;
-  const auto [first, last] = part_of_replica(batches);
-  const int64_t rounds = session_->inference().most(last - first);
   std::vector<eval::Generated> mine;
-  for (int64_t b = first; b < first + rounds; ++b) {
-    const int64_t begin =
-        b < last ? b * size : 0;  // beyond its own, again the first, with those who are not done
-    std::vector<eval::Generated> generated = generate(
-        set, out, static_cast<size_t>(begin), static_cast<size_t>(std::min(total, begin + size)));
-    if (b < last) std::move(generated.begin(), generated.end(), std::back_inserter(mine));
-  }
+  for_each_batch(out.size(), [&](size_t begin, size_t end, bool own) {
+    std::vector<eval::Generated> generated = eval::generate(
+        session_->model(), session_->inference(),
+        batch_of(set, out, begin, end, /*with_answers=*/false), config_->generate_options());
+    if (own) std::move(generated.begin(), generated.end(), std::back_inserter(mine));
+  });
   std::vector<eval::Generated> all =
       shared(std::move(mine), out, config_->generate_options().max_new_tokens);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -218,8 +225,11 @@ Json Evaluator::quick(const PictureSet& set,
 }
 
 Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Example*>& examples,
-                         Json* samples) const {
+                         Json* samples, Json* records) const {
   Json out{{"n", examples.size()}};
+  for (const data::Example* example : examples) {
+    if (records != nullptr) records->push_back({{"id", example->id}});
+  }
   const std::vector<std::pair<Reading, std::string>> readings{
       {Reading::kRetrieved, "retrieved"},
       {Reading::kGold, "gold"},
@@ -241,10 +251,20 @@ Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Ex
     }
     for (const auto& [type, sum] : by_type)
       out["em_by_type"][type][name] = sum.first / static_cast<double>(sum.second);
-    if (reading != Reading::kRetrieved || samples == nullptr) continue;
-    const size_t cards = std::min<size_t>(48, answered.size());
-    for (size_t c = 0; c < cards; ++c)
-      samples->push_back(sample(set, answered[c * answered.size() / cards]));
+    for (size_t i = 0; records != nullptr && i < examples.size(); ++i) {
+      (*records)[i]["em"][name] = scores.em_each[i];
+      (*records)[i]["f1"][name] = scores.f1_each[i];
+    }
+    if (reading != Reading::kRetrieved) continue;
+    const std::vector<Utility> worth = utility(set, answered);
+    add_utility(worth, out);
+    for (size_t i = 0; records != nullptr && i < examples.size(); ++i)
+      note(answered[i], worth[i], (*records)[i]);
+    const size_t cards = samples == nullptr ? 0 : std::min<size_t>(48, answered.size());
+    for (size_t c = 0; c < cards; ++c) {
+      const size_t i = c * answered.size() / cards;
+      samples->push_back(sample(set, answered[i], worth[i]));
+    }
   }
   const eval::Interval gain =
       eval::bootstrap_difference(each.at("retrieved"), each.at("closed_book"));
@@ -266,7 +286,7 @@ Json Evaluator::held_out(const PictureSet& set, const std::vector<const data::Ex
   return out;
 }
 
-Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
+Json Evaluator::sample(const PictureSet& set, const Answered& a, const Utility& utility) const {
   const auto scores = eval::score_answers({a.answer}, {a.example->answers});
   Json card{{"id", a.example->id},
             {"question", a.example->question},
@@ -287,6 +307,7 @@ Json Evaluator::sample(const PictureSet& set, const Answered& a) const {
                {"probability", a.generated.document_prob[k]},
                {"attention", a.generated.document_share[k]},
                {"is_gold", std::find(gold.begin(), gold.end(), document.id) != gold.end()}};
+    if (!utility.retrieved.empty()) entry["utility"] = utility.retrieved[k];
     if (const data::Image* picture = session_->documents().picture(a.documents[k]))
       entry["image"] = data_uri(*picture);
     card["documents"].push_back(entry);

@@ -4,6 +4,7 @@
 // same functions with the same arguments, replicas share the questions out, and all ranks get the
 // results.
 #pragma once
+#include <functional>
 #include <optional>
 
 #include "core/json.h"
@@ -20,6 +21,14 @@ struct Answered {
   std::vector<int64_t> documents;  // rows read, in slot order
   std::vector<double> scores;  // retrieval scores of these (0 where they were given, not retrieved)
   eval::Generated generated;
+};
+
+// What documents are worth to the reader, by itself each: retrieval utility (REALM,
+// arXiv:2002.08909), log p(y | x, z) - log p(y | x, no document) in nats, where y is the whole
+// first reference answer. Nothing is generated for it. Empty for an example without an answer.
+struct Utility {
+  std::vector<double> retrieved;  // of each document that was read, best first
+  std::optional<double> gold;     // of the first gold document, found or not
 };
 
 class Evaluator {
@@ -39,14 +48,16 @@ class Evaluator {
   std::vector<Answered> answer(const PictureSet& set,
                                const std::vector<const data::Example*>& examples,
                                Reading reading) const;
+  // Of the documents that these answers have read.
+  std::vector<Utility> utility(const PictureSet& set, const std::vector<Answered>& retrieved) const;
 
   // EM, F1 (percent) of answers, recall@1 and @5 and MRR of the retrieval behind them.
   Json quick(const PictureSet& set, const std::vector<const data::Example*>& examples) const;
 
   // The whole table of summary.json's "held_out", with bootstrap intervals. Fills `samples` with
-  // some cards.
+  // some cards, and `records` with what was measured of each example (docs/evaluation.md).
   Json held_out(const PictureSet& set, const std::vector<const data::Example*>& examples,
-                Json* samples) const;
+                Json* samples, Json* records = nullptr) const;
 
   // Share (percent) of questions whose answer equals the new value after their document was edited
   // and re-indexed. Documents and index are restored. Only examples whose document lists facts of
@@ -62,14 +73,29 @@ class Evaluator {
   std::vector<Answered> with_documents(const std::vector<const data::Example*>& examples,
                                        const std::vector<retriever::Ranking>& rankings,
                                        Reading reading) const;
-  std::vector<eval::Generated> generate(const PictureSet& set, const std::vector<Answered>& asked,
-                                        size_t begin, size_t end) const;
+  // Calls run(begin, end, own) for each of this replica's batches of `total` examples, which are
+  // the same in every layout; not own: only takes part in a pass that other replicas need.
+  void for_each_batch(size_t total,
+                      const std::function<void(size_t begin, size_t end, bool own)>& run) const;
+  // with_answers: first reference answers are the targets.
+  model::Microbatch batch_of(const PictureSet& set, const std::vector<Answered>& asked,
+                             size_t begin, size_t end, bool with_answers) const;
+  // log p of the first reference answer after each document by itself, then after none: [end -
+  // begin, most + 1], zeros where there are fewer documents.
+  at::Tensor answer_log_probs(const PictureSet& set, const std::vector<Answered>& asked,
+                              size_t begin, size_t end, int64_t most) const;
   std::vector<eval::Generated> shared(std::vector<eval::Generated> mine,
                                       const std::vector<Answered>& asked,
                                       int64_t most_tokens) const;
-  Json sample(const PictureSet& set, const Answered& answered) const;
+  // What the answer has read, and what that was worth.
+  void note(const Answered& answered, const Utility& utility, Json& record) const;
+  Json sample(const PictureSet& set, const Answered& answered, const Utility& utility) const;
   Session* session_;
   const RunConfig* config_;
 };
+
+// Adds to figures the means as "retrieval_utility", and their bootstrap intervals below
+// "intervals"; nothing where no example has an answer.
+void add_utility(const std::vector<Utility>& each, Json& figures);
 
 }  // namespace contexture::train

@@ -48,6 +48,7 @@ Json clean_document(const Json& raw, PictureTable& pictures) {
           {"score", number_of(raw, "score")},
           {"probability", number_of(raw, "probability")},
           {"attention", number_of(raw, "attention")},
+          {"utility", number_of(raw, "utility")},
           {"is_gold", truth_of(raw, "is_gold")}};
 }
 

@@ -118,11 +118,11 @@ function drawResults() {
       figureCell(held.em[key], at(held, "intervals", "em", key), true),
       figureCell(at(held, "f1", key), at(held, "intervals", "f1", key), false)));
   const pairs = [];
-  const pair = (name, note, value, range) => {
+  const pair = (name, note, value, range, unit = " %", digits = 1) => {
     if (!finite(value)) return;
     pairs.push(el("dt", {}, name, el("span", {}, note)),
-      el("dd", {}, el("b", {}, value.toFixed(1) + " %"), Array.isArray(range) && finite(range[0])
-        ? el("span", {}, `${range[0].toFixed(1)} – ${range[1].toFixed(1)}`) : null));
+      el("dd", {}, el("b", {}, value.toFixed(digits) + unit), Array.isArray(range) && finite(range[0])
+        ? el("span", {}, `${range[0].toFixed(digits)} – ${range[1].toFixed(digits)}`) : null));
   };
   for (const k of Object.keys(held.recall_at || {}).sort((a, b) => a - b)) {
     pair(`Recall@${k}`, k === "1" ? "a gold document comes first" : `a gold document is among the first ${k}`,
@@ -131,6 +131,13 @@ function drawResults() {
   pair("MRR", "mean of 1 / place of the first gold document", held.mrr, at(held, "intervals", "mrr"));
   pair("Edit follow", "a fact was changed in the index: the answer changed with it", held.edit_follow,
     at(held, "intervals", "edit_follow"));
+  const worth = held.retrieval_utility || {}, worthRange = at(held, "intervals", "retrieval_utility") || {};
+  const utility = (name, note, value, range) => pair(name, note, value, range, " nats", 2);
+  utility("Retrieval utility", "how much likelier a retrieved document makes the right answer than no document does",
+    worth.retrieved, worthRange.retrieved);
+  (worth.by_rank || []).forEach((value, k) =>
+    utility(`Utility of rank ${k + 1}`, "of the document in this place", value, at(worthRange, "by_rank", k)));
+  utility("Utility of the gold document", "found or not", worth.gold, worthRange.gold);
   section("results", "Results", "What the documents are worth",
     `The same model answers the same ${finite(held.n) ? short(held.n) + " " : ""}held-out questions four times; only the documents it may read differ.`,
     el("div", {class: "split"},
@@ -269,7 +276,8 @@ function documentRow(doc, rank, strings) {
     el("div", {}, el("h4", {}, doc.title || doc.id, doc.is_gold && el("span", {class: "badge gold"}, "★ gold")),
       documentText(doc.text, strings)),
     el("div", {class: "meter"}, meter("attention", doc.attention, "a"), meter("probability", doc.probability, "p"),
-      finite(doc.score) ? el("div", {class: "row"}, el("span", {}, "score"), el("span", {}, doc.score.toFixed(3))) : null));
+      finite(doc.score) ? el("div", {class: "row"}, el("span", {}, "score"), el("span", {}, doc.score.toFixed(3))) : null,
+      finite(doc.utility) ? el("div", {class: "row"}, el("span", {}, "utility"), el("span", {}, doc.utility.toFixed(2) + " nats")) : null));
 }
 
 function sampleBadge(sample) {

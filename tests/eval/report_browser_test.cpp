@@ -41,6 +41,9 @@ TEST_F(ReportInABrowser, DrawsEveryChartAndLogsNothing) {
   EXPECT_EQ(count_of(loaded.dom, "d=\"M0 0\""), 0u);                // none of them empty
   EXPECT_EQ(count_of(loaded.dom, "class=\"card sample\""), 6u);
   EXPECT_NE(loaded.dom.find("<mark>N'Djamena</mark>"), std::string::npos);
+  for (const char* utility :
+       {"1.27 nats", "1.02 – 1.53", "-0.40 nats", "-0.60 – -0.20", "3.81 nats", "-0.38 nats"})
+    EXPECT_NE(loaded.dom.find(utility), std::string::npos) << utility;
   EXPECT_NE(loaded.dom.find("<title>run · Contexture</title>"), std::string::npos);
   // Hostile text arrived as text: its tags are escaped in the serialised page.
   EXPECT_GE(count_of(loaded.dom, "&lt;img src=x onerror="), 3u);

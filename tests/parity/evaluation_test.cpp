@@ -41,6 +41,7 @@ RunConfig in(const Layout& layout, RunConfig config) {
 
 struct Asked {
   std::vector<Answered> answers;  // decoder by decoder
+  std::vector<Utility> utility;   // of the documents of the first decoder's
   Json figures;
 };
 
@@ -66,8 +67,9 @@ Asked ask(RunConfig config, const parallel::Groups& groups) {
       EXPECT_EQ(edits, 7);
       EXPECT_FALSE(shown.empty());
     }
-    for (Answered& a : evaluator.answer(set, examples, Reading::kRetrieved))
-      out.answers.push_back(std::move(a));
+    std::vector<Answered> answered = evaluator.answer(set, examples, Reading::kRetrieved);
+    if (out.utility.empty()) out.utility = evaluator.utility(set, answered);
+    std::move(answered.begin(), answered.end(), std::back_inserter(out.answers));
     out.figures.push_back(evaluator.quick(set, examples));
   }
   return out;
@@ -98,6 +100,14 @@ TEST_P(Evaluation, EveryLayoutAnswersAsOneProcessDoes) {
     on_threads(spread.parallel, [&](const parallel::Groups& groups) {
       const Asked got = ask(spread, groups);  // on every rank
       EXPECT_EQ(got.figures, alone.figures);
+      ASSERT_EQ(got.utility.size(), alone.utility.size());
+      for (size_t i = 0; i < got.utility.size(); ++i) {
+        const Utility &a = got.utility[i], &b = alone.utility[i];
+        ASSERT_EQ(a.retrieved.size(), 2u);
+        for (size_t k = 0; k < 2; ++k) EXPECT_NEAR(a.retrieved[k], b.retrieved[k], 1e-10);
+        ASSERT_TRUE(a.gold && b.gold);
+        EXPECT_NEAR(*a.gold, *b.gold, 1e-10);
+      }
       ASSERT_EQ(got.answers.size(), alone.answers.size());
       for (size_t i = 0; i < got.answers.size(); ++i) {
         const Answered &a = got.answers[i], &b = alone.answers[i];
