@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "parallel/row_pieces.h"
+#include "train/model_folder.h"
 #include "train/published_encoder.h"
 
 namespace contexture::cli {
@@ -248,23 +249,25 @@ Command diff_command(CLI::App& group) {
       }};
 }
 
-Command export_encoder_command(CLI::App& group) {
+using Export = void (*)(const fs::path& run, const fs::path& output, int64_t step);
+
+Command export_command(CLI::App& group, const std::string& name, const std::string& about,
+                       Export write) {
   struct Options {
     std::string run, output;
     int64_t step = -1;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* app = group.add_subcommand(
-      "export-encoder", "Write a run's model.text_encoder, as trained, as a Hugging Face folder");
+  CLI::App* app = group.add_subcommand(name, about);
   app->add_option("run", options->run, "run folder")->required();
   app->add_option("output", options->output, "folder to write")->required();
   app->add_option("--step", options->step, "the run's checkpoint; default: the newest");
   app->add_flag("--json", options->json, "print one JSON object on stdout");
-  return {app, [options] {
-            train::export_encoder(options->run, options->output, options->step);
+  return {app, [options, write] {
+            write(options->run, options->output, options->step);
             if (options->json) {
-              print_json({{"encoder", options->output}});
+              print_json({{"folder", options->output}});
             } else {
               std::cout << options->output << "\n";
             }
@@ -277,8 +280,16 @@ Command export_encoder_command(CLI::App& group) {
 Command checkpoint_command(CLI::App& program) {
   CLI::App* app =
       program.add_subcommand("checkpoint", "Look into checkpoints, verify and compare them");
-  return command_group(app, {inspect_command(*app), verify_command(*app), diff_command(*app),
-                             reshard_command(*app), export_encoder_command(*app)});
+  return command_group(
+      app, {inspect_command(*app), verify_command(*app), diff_command(*app), reshard_command(*app),
+            export_command(*app, "export",
+                           "Write a run's model apart from the run: weights, "
+                           "config.json, tokenizer; train.start_from reads it",
+                           train::export_model),
+            export_command(*app, "export-encoder",
+                           "Write a run's model.text_encoder, as trained, as a "
+                           "Hugging Face folder",
+                           train::export_encoder)});
 }
 
 }  // namespace contexture::cli

@@ -133,6 +133,7 @@ struct TrainConfig {
   int64_t stop_at = 0;
   int64_t batch_size = 16;
   std::string precision = "fp32";
+  std::string start_from;
   LossScaleConfig loss_scale;
   int64_t log_every = 10;
   template <typename Visitor>
@@ -143,6 +144,9 @@ struct TrainConfig {
     visit("precision", precision,
           "fp32, bf16 (fp32 masters), fp16 (fp32 masters, loss scaling), fp64, or auto: bf16 where "
           "the processor or GPU multiplies it, else fp32");
+    visit("start_from", start_from,
+          "weights to start from, by name: a folder of checkpoint export, or a run (its newest "
+          "checkpoint); empty: drawn from run.seed");
     visit("loss_scale", loss_scale, "what fp16 multiplies the loss by");
     visit("log_every", log_every, "steps between log lines");
   }

@@ -14,7 +14,7 @@ Outcome outcome_of(const RunConfig& given, parallel::Groups groups, int64_t step
   const RunConfig& config = session.config();
   parallel::Engine& engine = session.engine();
   AdamW optimizer(config.optimizer, engine, config.parallel.offload);
-  session.start_from_published(optimizer);
+  session.start_weights(optimizer);
   session.make_retriever();
   const StepMaker maker(session.config(), session.encoder(), session.documents(),
                         session.tokenizer(), bad);

@@ -8,7 +8,7 @@
 #include "core/files.h"
 #include "core/json.h"
 #include "model/bert_weights.h"
-#include "parallel/checkpoint.h"
+#include "train/model_folder.h"
 
 namespace contexture::train {
 namespace fs = std::filesystem;
@@ -76,11 +76,7 @@ void export_encoder(const fs::path& run_dir, const fs::path& to, int64_t step) {
   CONTEXTURE_USAGE_REQUIRE(!fs::exists(to), to.string(), " exists. Name another folder.");
   const fs::path kept = kept_encoder(run_dir);
   config.model.read_text_encoder(kept);
-  const std::vector<int64_t> steps = parallel::list_checkpoints(run_dir / "checkpoints");
-  CONTEXTURE_DATA_REQUIRE(!steps.empty(), run_dir.string(), " has no complete checkpoint yet.");
-  const parallel::Checkpoint checkpoint = parallel::load_checkpoint(
-      parallel::checkpoint_path(run_dir / "checkpoints", step < 0 ? steps.back() : step),
-      {"model"});
+  const parallel::Checkpoint checkpoint = model_checkpoint(run_dir, step);
   const parallel::NamedTensors& trained = checkpoint.files.at("model");
   parallel::NamedTensors out;
   for (const model::TextParameter& parameter : model::text_parameters(*config.model.text)) {

@@ -10,6 +10,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "parallel/device.h"
+#include "train/model_folder.h"
 #include "train/model_trace.h"
 #include "train/published_encoder.h"
 #include "train/step.h"
@@ -29,16 +30,18 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
     : config_(config) {
   config_.validate();
   const at::Device device = parallel::choose_device(config_.run.device);
-  std::string tokenizer_path = config_.data.tokenizer.empty()
-                                   ? (fs::path(config_.run.dir) / "tokenizer.model").string()
-                                   : data_path(config_.data, config_.data.tokenizer);
+  const std::string tokenizer_path = tokenizer_of(config_).string();
   if (config_.data.tokenizer.empty() && !fs::exists(tokenizer_path) && groups.rank() == 0) {
     make_folders(config_.run.dir);
-    const auto report =
-        data::Tokenizer::train_from_file(data_path(config_.data, config_.data.tokenizer_text),
-                                         tokenizer_path, config_.data.tokenizer_options);
-    log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size,
-              report.lines_used, tokenizer_path);
+    if (!config_.train.start_from.empty()) {
+      write_file_atomic(tokenizer_path, read_file(starting_tokenizer(config_.train.start_from)));
+    } else {
+      const auto report =
+          data::Tokenizer::train_from_file(data_path(config_.data, config_.data.tokenizer_text),
+                                           tokenizer_path, config_.data.tokenizer_options);
+      log::info("tokenizer: {} pieces from {} lines, written to {}", report.vocab_size,
+                report.lines_used, tokenizer_path);
+    }
   }
   const fs::path encoder = kept_encoder(config_.run.dir);
   const bool published = !config_.model.text_encoder.empty();
@@ -83,8 +86,13 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_, reader);
 }
 
-void Session::start_from_published(AdamW& optimizer) {
-  if (config_.model.text) optimizer.start_from(published_values(config_.model));
+void Session::start_weights(AdamW& optimizer) {
+  if (!config_.train.start_from.empty()) {
+    optimizer.start_from(starting_values(config_, model_->parameters(),
+                                         /*warns=*/engine_->groups().rank() == 0));
+  } else if (config_.model.text) {
+    optimizer.start_from(published_values(config_.model));
+  }
 }
 
 at::Tensor Session::embed(const std::string& tower,
@@ -149,12 +157,7 @@ RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& o
 
 std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& bad, int64_t step,
                                   bool with_index, parallel::Groups groups) {
-  const fs::path checkpoints = fs::path(settings.run.dir) / "checkpoints";
-  const std::vector<int64_t> steps = parallel::list_checkpoints(checkpoints);
-  CONTEXTURE_DATA_REQUIRE(!steps.empty(), settings.run.dir, " has no complete checkpoint yet.");
-  const int64_t chosen = step < 0 ? steps.back() : step;
-  const parallel::Checkpoint checkpoint =
-      parallel::load_checkpoint(parallel::checkpoint_path(checkpoints, chosen), {"model"});
+  const parallel::Checkpoint checkpoint = model_checkpoint(settings.run.dir, step);
   apply_threads(settings.run);
   auto session = std::make_unique<Session>(settings, bad, std::move(groups));
   load_parameters(session->engine(), checkpoint.files.at("model"));

@@ -18,14 +18,16 @@ class Session {
   // Reads corpus and tokenizer (trains one into run.dir/tokenizer.model when config.data.tokenizer
   // is empty and none is there), builds the model's shapes and draws its weights. The retriever is
   // built by make_retriever(). With model.text_encoder, a run without checkpoints takes the
-  // folder's files into RUN/encoder (train/published_encoder.h), others read them there; the
-  // published weights are taken by start_from_published(). groups: this rank's communicators; it
+  // folder's files into RUN/encoder (train/published_encoder.h), others read them there. With
+  // train.start_from, a tokenizer that would be trained is that model's instead. Other weights than
+  // those drawn are taken by start_weights(). groups: this rank's communicators; it
   // then holds its part of the model only. A tokenizer is trained by rank 0. The model is on
   // run.device (parallel/device.h), which becomes the calling thread's.
   Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
 
-  // The published encoder's weights, where there is one, in place of those drawn. Collective.
-  void start_from_published(AdamW& optimizer);
+  // In place of those drawn: the weights of train.start_from, or else the published encoder's,
+  // where there is one. Throws DataError when train.start_from does not fit. Collective.
+  void start_weights(AdamW& optimizer);
 
   // Builds the index from the model's current weights, or from a checkpoint's. Collective.
   void make_retriever(const std::optional<retriever::Retriever::State>& state = {});

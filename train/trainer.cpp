@@ -96,7 +96,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
-    session_->start_from_published(*optimizer_);
+    session_->start_weights(*optimizer_);
     session_->make_retriever();
   } else {
     const parallel::Checkpoint checkpoint =

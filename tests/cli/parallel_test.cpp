@@ -380,5 +380,41 @@ TEST(Parallel, ReshardWritesOneFileEach) {
   EXPECT_EQ(found.code, 0) << found.err;
 }
 
+// An exported model starts a run in another layout, where its weights are what they were.
+TEST(Parallel, AnExportedModelStartsAnotherRun) {
+  const TempDir dir;
+  const fs::path run = dir.path() / "run", model = dir.path() / "model";
+  ASSERT_EQ(run_program(launched(2, tiny_training(run, set({"parallel.pp=2", "train.steps=3",
+                                                            "model.kv_heads=2"}))))
+                .code,
+            0);
+  const Result exported = run_program({"checkpoint", "export", run, model});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.model"})
+    EXPECT_TRUE(fs::exists(model / name)) << name;
+  EXPECT_EQ(
+      run_program({"checkpoint", "diff", run, model / "model.safetensors", "--file", "model"}).code,
+      0);
+  EXPECT_EQ(run_program({"checkpoint", "export", run, model}).code, 2) << "it writes over nothing";
+  // A step at no rate to speak of: fp32 weights stay as they are.
+  for (const fs::path& from : {model, run}) {
+    const fs::path next = dir.path() / concat("from-", from.filename().string());
+    const Result started = run_program(launched(
+        2,
+        tiny_training(next, set({concat("train.start_from=", from.string()), "train.steps=1",
+                                 "optimizer.rate=1e-30", "parallel.tp=2", "model.kv_heads=2"}))));
+    ASSERT_EQ(started.code, 0) << started.err;
+    const Result same = run_program({"checkpoint", "diff", run, next, "--file", "model"});
+    EXPECT_EQ(same.code, 0) << same.out;
+  }
+  const Result refused = run_program(
+      launched(2, tiny_training(dir.path() / "wide",
+                                set({concat("train.start_from=", model.string()), "parallel.pp=2",
+                                     "model.kv_heads=2", "model.ffn_width=40"}))));
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_EQ(count(refused.err, "encoder.layer.0.mlp.in has shape"), 1) << refused.err;
+  EXPECT_FALSE(fs::exists(dir.path() / "wide" / "checkpoints"));
+}
+
 }  // namespace
 }  // namespace contexture::cli

@@ -172,7 +172,7 @@ TEST(MaskedSpans, APublishedEncoderReadsTheMaskAsTextAndLearnsFromTheReader) {
   Prepared made(config, 1);
   Session& session = made.session;
   AdamW optimizer(session.config().optimizer, session.engine());
-  session.start_from_published(optimizer);
+  session.start_weights(optimizer);
   const retriever::TextReader reader(config.model.text_encoder, *session.config().model.text);
   for (const PreparedInput& input : made.step.inputs) {
     EXPECT_NE(input.example->question.find("[MASK]"), std::string::npos);

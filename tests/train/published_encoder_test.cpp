@@ -71,7 +71,7 @@ TEST_F(PublishedEncoder, TheFirstIndexHoldsThePublishedEncodersEmbeddings) {
     data::BadRecords bad;
     Session session(config(precision), bad);
     AdamW optimizer(session.config().optimizer, session.engine());
-    session.start_from_published(optimizer);
+    session.start_weights(optimizer);
     session.make_retriever();
     // fp32 sums in another order, of unit length
     EXPECT_LT(
@@ -93,7 +93,7 @@ TEST_F(PublishedEncoder, MastersHoldThePublishedValuesExactlyInBf16) {
   data::BadRecords bad;
   Session session(config("bf16"), bad);
   AdamW optimizer(session.config().optimizer, session.engine());
-  session.start_from_published(optimizer);
+  session.start_weights(optimizer);
   parallel::NamedTensors masters, moments;
   optimizer.save(masters, moments);
   const auto weights = model::ForeignWeights::open(folder());
@@ -114,7 +114,7 @@ TEST_F(PublishedEncoder, GradientsOfAStepEqualFiniteDifferences) {
   Prepared made(c, 1);
   Session& session = made.session;
   AdamW optimizer(session.config().optimizer, session.engine());
-  session.start_from_published(optimizer);
+  session.start_weights(optimizer);
   const auto total = [&] {
     const StepStats stats = made.forward_backward();
     return stats.loss + c.retriever.contrastive_weight() * stats.contrastive;
