@@ -244,6 +244,10 @@ int run(const Options& options) {
   train::PlanningFacts facts = options.facts;
   facts.search_s = options.search_ms / 1000.0;
   parallel::SearchOptions search;
+  search.optimize = parallel::parse_optimize(config.parallel.optimize);
+  search.memory_weight = config.parallel.memory_weight;
+  if (config.parallel.memory_gb > 0)
+    search.usable_memory = 1e9 * config.parallel.memory_gb / cluster.memory_bytes;
   search.partitioner = parallel::parse_partitioner(config.parallel.partitioner ==
                                                            train::RunConfig().parallel.partitioner
                                                        ? "exact"

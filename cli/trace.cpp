@@ -149,9 +149,19 @@ Json describe(const parallel::Trace& costs, const parallel::Plan& plan) {
                       {"memory_bytes", stage.memory_bytes},
                       {"bytes_in", stage.forward_bytes_in}});
   }
+  Json copies = Json::array();
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (plan.parameters[p].replica_stages.empty()) continue;
+    copies.push_back({{"parameter", costs.parameters[p].name},
+                      {"owner", plan.parameters[p].owner_stage},
+                      {"replicas", plan.parameters[p].replica_stages}});
+  }
   return {{"partitioner", parallel::to_string(plan.partitioner)},
           {"stages", stages},
           {"largest_s", plan.max_s},
+          {"device_memory_bytes", plan.device_memory},
+          {"copies", copies},
+          {"copies_s", plan.replica_s},
           {"forward_bytes", plan.forward_bytes},
           {"backward_bytes", plan.backward_bytes},
           {"exact", plan.is_exact},
@@ -189,6 +199,7 @@ Command trace_command(CLI::App& program) {
     SettingOptions settings;
     std::string output, partitioner = "exact";
     int stages = 0;
+    int64_t documents = 0;
     bool wires = false, timed = false, json = false;
   };
   auto options = std::make_shared<Options>();
@@ -206,6 +217,9 @@ Command trace_command(CLI::App& program) {
   app->add_option("--partitioner", options->partitioner,
                   "of --stages: exact, blind, linear, tree, pipedream, parameters or uniform")
       ->capture_default_str();
+  app->add_option("--documents", options->documents,
+                  "of --stages: documents of the corpus, whose index takes memory, too")
+      ->check(CLI::NonNegativeNumber);
   app->add_flag("--json", options->json, "print everything as one JSON object on stdout");
   return {
       app, [options] {
@@ -222,7 +236,8 @@ Command trace_command(CLI::App& program) {
           traced["work"] = work_of(costs);
           if (options->stages > 0) {
             if (!options->timed) parallel::set_times(costs, kGuessedFlops);
-            plan = train::partition_for(config, costs, options->partitioner, options->stages);
+            plan = train::partition_for(config, costs, options->partitioner, options->stages,
+                                        options->documents);
             traced["plan"] = describe(costs, *plan);
           }
         }

@@ -21,6 +21,9 @@ struct ParallelConfig {
   std::string offload = "device";
   std::vector<std::string> recompute;
   std::string partitioner = "parameters";
+  std::string optimize = "speed";
+  double memory_weight = -1.0;
+  double memory_gb = 0.0;
   std::string cluster;
   std::vector<int64_t> stages;
   std::string shared = "replicate";
@@ -60,6 +63,16 @@ struct ParallelConfig {
           "how blocks become stages: uniform (equal numbers), parameters (equal weights), or by "
           "the work and wires of a "
           "typical microbatch: exact, linear, tree, pipedream or blind (docs/partitioning.md)");
+    visit("optimize", optimize,
+          "what exact, linear and tree cuts make small: speed (the time of a step) or memory (of "
+          "the fullest device; of equals the fastest)");
+    visit("memory_weight", memory_weight,
+          "tree alone: share of memory in a module's cost, 0 to 1, the rest is time; negative: "
+          "0.2, with optimize=memory 0.8");
+    visit("memory_gb", memory_gb,
+          "GB of a device that weights, gradients, optimizer state, activations and the index may "
+          "take: exact and linear cuts keep to it; 0: nine tenths of the GPU memory in "
+          "parallel.cluster, without such a file no limit");
     visit("cluster", cluster,
           "file of the machines (docs/formats/cluster.md), the same on every node: those "
           "partitioners then weigh its links and speed; empty: "

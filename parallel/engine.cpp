@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "parallel/gather.h"
+#include "parallel/partition.h"
 
 namespace contexture::parallel {
 
@@ -32,8 +33,12 @@ void ParallelConfig::validate() const {
       "parallel.offload=", offload, " is not known. Use device, host, or a folder that exists.");
   CONTEXTURE_USAGE_REQUIRE(timeout_s > 0 && first_timeout_s > 0, "parallel.timeout_s=", timeout_s,
                            " and first_timeout_s=", first_timeout_s, " must be positive.");
-  CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || shared == "colocate",
-                           "parallel.shared=", shared, " is not known. Use replicate or colocate.");
+  parse_shared_rule(shared);
+  parse_optimize(optimize);
+  CONTEXTURE_USAGE_REQUIRE(memory_weight <= 1, "parallel.memory_weight=", memory_weight,
+                           " is a share: at most 1.");
+  CONTEXTURE_USAGE_REQUIRE(memory_gb >= 0, "parallel.memory_gb=", memory_gb,
+                           " must be positive, or 0.");
   CONTEXTURE_USAGE_REQUIRE(chunks == 1 || schedule == "interleaved" || schedule == "list",
                            "parallel.chunks=", chunks,
                            " needs parallel.schedule=interleaved or list, not ", schedule, ".");

@@ -127,6 +127,12 @@ class Problem {
            costs_.max_weight * std::max(longest, total / costs_.num_stages);
   }
 
+  // No device may take more than its cap and so many bytes, what it holds anyway included.
+  void limit(CutCosts& costs, double bytes) const {
+    for (int s = 0; s < costs.num_stages; ++s)
+      costs.caps[s] = std::min(costs_.caps[s], bytes - costs_.held[s]);
+  }
+
   void solve_memory() {
     const Downsets& all = downsets();
     const bool any = options_.time_bound == kInfinity;
@@ -134,14 +140,14 @@ class Problem {
     CutCosts costs = costs_;
     // Most searches need no stage larger than the blind cut's, and are quick when told so.
     const double blind = largest_memory(blind_plan(trace_, options_));
-    for (double& cap : costs.caps) cap = std::min(cap, blind);
+    limit(costs, blind);
     best_ = run(costs, all, below, any);
     if (!best_) best_ = run(costs_, all, below, any);
     if (!best_) return;
     double low = 0.0;
     for (double high = largest_memory(*best_); high - low > 1.0;) {  // to the byte
       const double middle = std::floor((low + high) / 2);
-      for (int s = 0; s < costs.num_stages; ++s) costs.caps[s] = std::min(costs_.caps[s], middle);
+      limit(costs, middle);
       if (auto smaller = run(costs, all, below, any)) {
         best_ = std::move(smaller);
         high = largest_memory(*best_);
@@ -150,8 +156,7 @@ class Problem {
       }
     }
     // The fastest of those that need no more.
-    for (int s = 0; s < costs.num_stages; ++s)
-      costs.caps[s] = std::min(costs_.caps[s], largest_memory(*best_));
+    limit(costs, largest_memory(*best_));
     if (auto faster = run(costs, all, best_->objective)) best_ = std::move(faster);
   }
 
@@ -260,8 +265,9 @@ class Problem {
     free.optimize = Optimize::kMemory;
     const double needed = largest_memory(partition(trace_, free));
     const auto [least, most] = std::minmax_element(costs_.caps.begin(), costs_.caps.end());
-    std::string message =
-        format("no cut into {} stages keeps {} a device.", costs_.num_stages, bytes_text(*least));
+    std::string message = format(
+        "no cut into {} stages keeps {} a device.", costs_.num_stages,
+        bytes_text(*std::min_element(options_.memory_caps.begin(), options_.memory_caps.end())));
     if (*least == *most && options_.in_flight.empty()) message += more_stages(*least);
     throw UserError(message + format(" With {} stages a device needs {}.", costs_.num_stages,
                                      bytes_text(needed)));
@@ -368,6 +374,19 @@ std::string to_string(Partitioner partitioner) {
     if (value == partitioner) return text;
   }
   throw_bug(__FILE__, __LINE__, "partitioner", "has no name");
+}
+
+Optimize parse_optimize(const std::string& name) {
+  CONTEXTURE_USAGE_REQUIRE(name == "speed" || name == "memory", "parallel.optimize=", name,
+                           " is not known. Use speed or memory.");
+  return name == "speed" ? Optimize::kSpeed : Optimize::kMemory;
+}
+
+SharedRule parse_shared_rule(const std::string& name) {
+  if (name == "replicate") return SharedRule::kReplicated;
+  CONTEXTURE_USAGE_REQUIRE(name == "cheapest" || name == "colocate", "parallel.shared=", name,
+                           " is not known. Use cheapest, replicate or colocate.");
+  return name == "cheapest" ? SharedRule::kCheapest : SharedRule::kTogether;
 }
 
 Plan blind_plan(const Trace& trace, const PartitionOptions& options) {

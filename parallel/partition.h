@@ -34,10 +34,13 @@ enum class Optimize {
   kMemory
 };  // kMemory: the smallest largest device memory whose speed objective keeps time_bound
 
+Optimize parse_optimize(const std::string& name);  // "speed", "memory"; UsageError
+
 // What to do with a parameter that several blocks use. kCheapest: copies pay, so that the search
 // decides. kTogether: all its blocks in one stage. kReplicated: copies are taken as decided and
 // cost the search nothing (they are still reported).
 enum class SharedRule { kCheapest, kTogether, kReplicated };
+SharedRule parse_shared_rule(const std::string& name);  // "cheapest", "colocate", "replicate"
 
 struct PartitionOptions {
   Partitioner partitioner = Partitioner::kExact;
@@ -53,9 +56,12 @@ struct PartitionOptions {
   std::vector<double> memory_caps = {};  // bytes, [num_devices], or one for all; empty: no caps
   double state_factor =
       1.0;  // bytes of state (weights, gradients, optimizer) per byte of parameter
-  std::vector<int> in_flight = {};  // [stage] microbatches whose activations are held; empty:
-                                    // min(m, num_stages - stage), as 1F1B
-  std::vector<Link> ingress = {};   // [num_devices], or one for all; empty: wires cost no time
+  double gradient_factor = 1.0;  // bytes of a gradient, as copies send it, per byte of parameter
+  std::vector<double> device_bytes = {};  // [num_devices], or one for all: held there whatever its
+                                          // blocks, within its cap (an index, say); empty: none
+  std::vector<int> in_flight = {};        // [stage] microbatches whose activations are held; empty:
+                                          // min(m, num_stages - stage), as 1F1B
+  std::vector<Link> ingress = {};  // [num_devices], or one for all; empty: wires cost no time
   // [from][to]: overrides ingress. `exact` is then exact for the cheapest link into each device,
   // and a local search starts from there.
   std::vector<std::vector<Link>> between = {};
@@ -74,7 +80,8 @@ struct StageCost {
          backward_bytes_out =
              0.0;  // per microbatch: wires read from, gradients returned to, other devices
   double parameter_bytes = 0.0;
-  double memory_bytes = 0.0;  // state + in_flight * (activations + received wires)
+  double memory_bytes = 0.0;  // state + in_flight * (activations + received wires), without what
+                              // the device holds anyway
   int in_flight = 0;
   double time_s() const { return compute_s + transfer_s; }
 };
@@ -88,7 +95,7 @@ struct Plan {
   Partitioner partitioner = Partitioner::kExact;
   std::vector<int> stage_of_block = {}, device_of_stage = {};
   std::vector<StageCost> stages = {};
-  std::vector<double> device_s = {}, device_memory = {};  // [num_devices]
+  std::vector<double> device_s = {}, device_memory = {};  // [num_devices], device_bytes included
   std::vector<ParameterPlace> parameters = {};            // [Trace::parameters]
   double sum_s = 0.0, max_s = 0.0, replica_s = 0.0;
   double forward_bytes = 0.0, backward_bytes = 0.0;  // between devices, per microbatch

@@ -27,6 +27,19 @@ bool better(const LayoutPlan& a, const LayoutPlan& b) {
 
 }  // namespace
 
+MemoryParts states_of(double parameters, double weight_bytes, double wide_bytes, int zero, int dp,
+                      bool offload) {
+  const double master = weight_bytes < wide_bytes ? wide_bytes : 0.0;
+  const auto kept = [&](int from_stage, double bytes) {
+    return bytes * parameters / (zero >= from_stage ? dp : 1);
+  };
+  MemoryParts out;
+  out.weights = kept(3, weight_bytes);
+  out.gradients = kept(2, wide_bytes);
+  out.optimizer = offload ? 0.0 : kept(1, master + 2 * wide_bytes);
+  return out;
+}
+
 Planner::Planner(PlannedModel model, Cluster cluster, SearchOptions options)
     : model_(std::move(model)),
       cluster_(std::move(cluster)),

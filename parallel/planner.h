@@ -98,6 +98,11 @@ struct MemoryParts {
   double total() const { return states() + activations + working + index + inputs; }
 };
 
+// Weights, gradients and optimizer state that a rank keeps of so many parameters, by ZeRO stage
+// over so many replicas; offload: the optimizer's are kept elsewhere.
+MemoryParts states_of(double parameters, double weight_bytes, double wide_bytes, int zero, int dp,
+                      bool offload);
+
 struct LinkBytes {  // per step, sent by all GPUs together
   double pipeline = 0.0, tensor = 0.0, data = 0.0;
   double total() const { return pipeline + tensor + data; }
@@ -157,6 +162,8 @@ struct LayoutPlan {
 
 struct SearchOptions {
   Partitioner partitioner = Partitioner::kExact;
+  Optimize optimize = Optimize::kSpeed;  // as memory_weight, of the cuts (parallel/partition.h)
+  double memory_weight = -1.0;
   double usable_memory =
       0.9;  // share of a GPU's memory; the rest is for the allocator's gaps and the libraries
   bool prune = true;  // false: price every layout (tests)

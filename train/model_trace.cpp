@@ -1,12 +1,14 @@
 #include "train/model_trace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "core/error.h"
 #include "parallel/cluster.h"
 #include "parallel/mesh.h"
 #include "parallel/trace_blocks.h"
+#include "train/planning.h"
 #include "train/session.h"
 
 namespace contexture::train {
@@ -87,6 +89,20 @@ void note_matrices(const parallel::Block& block, const parallel::WireShapes& wir
   row.split_work = work > 0.0 ? split_work / work : 0.0;
   row.split_activations = numbers > 0.0 ? split_numbers / numbers : 0.0;
   row.activation_bytes = static_cast<int64_t>(numbers) * element_bytes;
+}
+
+// What one of so many tensor-parallel ranks keeps.
+Trace of_a_tensor_rank(Trace trace, int64_t ranks) {
+  for (parallel::TraceParameter& p : trace.parameters) {
+    if (p.split) p.bytes = (p.bytes + ranks - 1) / ranks;
+  }
+  for (parallel::TraceBlock& block : trace.blocks) {
+    const double kept =
+        block.split_activations / static_cast<double>(ranks) + 1.0 - block.split_activations;
+    if (!block.recompute)  // those keep their outputs alone, and every rank has them whole
+      block.activation_bytes = std::llround(kept * static_cast<double>(block.activation_bytes));
+  }
+  return trace;
 }
 
 // parallel.stages as a placement.
@@ -171,32 +187,74 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
                                 parallel::Pass(feeds, /*training=*/true), options);
 }
 
-parallel::Plan partition_for(const RunConfig& config, const Trace& trace,
-                             const std::string& partitioner, int num_devices) {
+parallel::PartitionOptions partition_options(const RunConfig& config,
+                                             const std::string& partitioner, int num_devices,
+                                             int64_t documents) {
+  const parallel::ParallelConfig& p = config.parallel;
+  const auto size = [](int64_t n) { return static_cast<int>(std::max<int64_t>(1, n)); };
+  const int dp = size(p.dp), tp = size(p.tp);
+  const at::ScalarType dtype = precision_of(config.train.precision);
+  const auto weight_bytes = static_cast<double>(c10::elementSize(dtype)),
+             wide_bytes = static_cast<double>(c10::elementSize(parallel::wide_dtype(dtype)));
   parallel::PartitionOptions options;
   options.partitioner = parallel::parse_partitioner(partitioner);
+  options.optimize = parallel::parse_optimize(p.optimize);
+  options.memory_weight = p.memory_weight;
   options.num_devices = num_devices;
-  options.microbatches = static_cast<int>(config.parallel.microbatches);
-  options.shared = config.parallel.shared == "colocate" ? parallel::SharedRule::kTogether
-                                                        : parallel::SharedRule::kReplicated;
-  if (const auto cluster = cluster_of(config)) {
-    const auto size = [](int64_t n) { return static_cast<int>(std::max<int64_t>(1, n)); };
-    const int dp = size(config.parallel.dp), tp = size(config.parallel.tp);
-    const parallel::MeshLayout mesh(dp * num_devices * tp, dp, num_devices, tp,
-                                    config.parallel.order);
+  options.microbatches = static_cast<int>(p.microbatches);
+  options.shared = parallel::parse_shared_rule(p.shared);
+  options.gradient_factor = wide_bytes / weight_bytes;
+  options.state_factor = parallel::states_of(1.0, weight_bytes, wide_bytes,
+                                             static_cast<int>(p.zero), dp, p.offload != "device")
+                             .total() /
+                         weight_bytes;
+  if (p.schedule == "gpipe") options.in_flight.assign(num_devices, options.microbatches);
+  const double index =
+      static_cast<double>(documents) *
+      index_bytes_per_vector(config.retriever.factory, config.model.retrieval_width());
+  options.device_bytes.assign(num_devices,
+                              config.retriever.sharded ? index / (dp * num_devices * tp) : 0.0);
+  if (!config.retriever.sharded) options.device_bytes.front() = index;
+  const auto cluster = cluster_of(config);
+  if (cluster) {
+    const parallel::MeshLayout mesh(dp * num_devices * tp, dp, num_devices, tp, p.order);
     options.ingress = {mesh.crosses_nodes(parallel::Axis::kPp, cluster->gpus_per_node)
                            ? cluster->across
                            : cluster->inside};
   }
-  return parallel::partition(trace, options);
+  if (p.memory_gb > 0) {
+    options.memory_caps = {1e9 * p.memory_gb};
+  } else if (cluster && cluster->memory_bytes > 0) {
+    options.memory_caps = {parallel::SearchOptions().usable_memory * cluster->memory_bytes};
+  }
+  return options;
+}
+
+parallel::Plan partition_for(const RunConfig& config, const Trace& trace,
+                             const std::string& partitioner, int num_devices, int64_t documents) {
+  const parallel::PartitionOptions options =
+      partition_options(config, partitioner, num_devices, documents);
+  parallel::Plan plan = parallel::partition(of_a_tensor_rank(trace, config.parallel.tp), options);
+  // Cuts that know no caps are held against what the user says; exact and linear ones keep to it.
+  const double most = *std::max_element(plan.device_memory.begin(), plan.device_memory.end());
+  CONTEXTURE_REQUIRE(config.parallel.memory_gb == 0 || most <= options.memory_caps.front(),
+                     "parallel.partitioner=", partitioner,
+                     " knows no limit of memory: its fullest device needs ", most / 1e9,
+                     " GB, and parallel.memory_gb=", config.parallel.memory_gb,
+                     ". Use exact or linear.");
+  return plan;
 }
 
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes,
-                                 const parallel::Groups& groups) {
+                                 const parallel::Groups& groups, int64_t documents) {
   const parallel::ParallelConfig& p = config.parallel;
   if (groups.pp != nullptr && !p.stages.empty())
     return given_placement(p, shapes.blocks(), groups.pp_size());
   if (groups.pp == nullptr || p.partitioner == "uniform" || p.partitioner == "parameters") {
+    CONTEXTURE_USAGE_REQUIRE(
+        groups.pp == nullptr || (p.memory_gb == 0 && p.optimize == "speed"),
+        "parallel.memory_gb=", p.memory_gb, " and parallel.optimize=", p.optimize,
+        " mean nothing to parallel.partitioner=", p.partitioner, ". Use exact or linear.");
     return parallel::placement_for(p, shapes.blocks(), groups);
   }
   Trace trace = trace_model(config, shapes);
@@ -205,7 +263,8 @@ parallel::Placement placement_of(const RunConfig& config, const model::Model& sh
   parallel::set_times(trace, cluster ? cluster->peak(precision_name(config)) * cluster->efficiency /
                                            static_cast<double>(p.tp)
                                      : 1e12);
-  const parallel::Plan plan = partition_for(config, trace, p.partitioner, groups.pp_size());
+  const parallel::Plan plan =
+      partition_for(config, trace, p.partitioner, groups.pp_size(), documents);
   return parallel::place(shapes.blocks(), plan.stage_of_block, plan.device_of_stage,
                          groups.pp_size());
 }

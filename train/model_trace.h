@@ -20,15 +20,23 @@ model::Microbatch typical_microbatch(const RunConfig& config);
 parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes,
                             bool timed = false);
 
-// Cuts a trace that has times into num_devices stages, for the run's microbatches, its rule for
-// shared parameters and the links of its cluster: those between nodes if stages lie on different
-// ones, given the mesh's order.
+// How a run's blocks are cut into num_devices stages: its microbatches, what it minimises, its rule
+// for shared parameters, the state that its ranks keep, and the links of its cluster: those between
+// nodes if stages lie on different ones, given the mesh's order. A device may take
+// parallel.memory_gb, its share of an index of so many documents included (all of it on the first
+// where retriever.sharded=false).
+parallel::PartitionOptions partition_options(const RunConfig& config,
+                                             const std::string& partitioner, int num_devices,
+                                             int64_t documents);
+
+// Cuts a trace that has times so. UserError where parallel.memory_gb is not kept.
 parallel::Plan partition_for(const RunConfig& config, const parallel::Trace& trace,
-                             const std::string& partitioner, int num_devices);
+                             const std::string& partitioner, int num_devices,
+                             int64_t documents = 0);
 
 // Where a run's blocks go: where parallel.stages says, or parallel.partitioner by name; those that
-// weigh work (exact, linear, tree, pipedream) look at trace_model().
+// weigh work (exact, linear, tree, pipedream) look at trace_model(). documents: of the corpus.
 parallel::Placement placement_of(const RunConfig& config, const model::Model& shapes,
-                                 const parallel::Groups& groups);
+                                 const parallel::Groups& groups, int64_t documents = 0);
 
 }  // namespace contexture::train

@@ -66,7 +66,7 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
   model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence,
                                           config_.retriever.objective_options());
-  parallel::Placement placement = placement_of(config_, *model_, groups);
+  parallel::Placement placement = placement_of(config_, *model_, groups, corpus_.size());
   model_->materialise(precision_of(config_.train.precision, device), device, config_.run.seed,
                       [&](const parallel::Parameter& p) {
                         return parallel::Engine::owns(placement, model_->blocks(), p,

@@ -208,7 +208,9 @@ CutCosts make_cut_costs(const PartitionOptions& options) {
       .ingress = for_each_stage(options.ingress, n, Link{}, "ingress"),
       .caps = for_each_stage(options.memory_caps, n, std::numeric_limits<double>::infinity(),
                              "memory_caps"),
+      .held = for_each_stage(options.device_bytes, n, 0.0, "device_bytes"),
       .in_flight = in_flight_of(options, n)};
+  for (int s = 0; s < n; ++s) costs.caps[s] -= costs.held[s];
   if (options.between.empty()) return costs;
   CONTEXTURE_USAGE_REQUIRE(static_cast<int>(options.between.size()) == n, "between has ",
                            options.between.size(), " rows for ", n, " devices");

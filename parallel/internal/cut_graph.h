@@ -39,7 +39,8 @@ struct CutCosts {
   int num_stages = 1;
   double sum_weight = 1.0, max_weight = 0.0, byte_weight = 0.0;
   std::vector<Link> ingress = {};   // [stage]
-  std::vector<double> caps = {};    // [stage]
+  std::vector<double> caps = {};    // [stage] of the blocks alone
+  std::vector<double> held = {};    // [stage] beside them
   std::vector<int> in_flight = {};  // [stage]
 };
 

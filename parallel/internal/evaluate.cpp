@@ -130,8 +130,10 @@ class Evaluation {
       plan_.device_memory[stage.device] += stage.memory_bytes;
     }
     plan_.max_s = *std::max_element(plan_.device_s.begin(), plan_.device_s.end());
-    for (int d = 0; d < options_.num_devices; ++d)
+    for (int d = 0; d < options_.num_devices; ++d) {
       plan_.fits = plan_.fits && plan_.device_memory[d] <= costs_.caps[d];
+      plan_.device_memory[d] += costs_.held[d];
+    }
     plan_.objective = costs_.sum_weight * plan_.sum_s + costs_.max_weight * plan_.max_s +
                       costs_.byte_weight * plan_.forward_bytes + plan_.replica_s;
   }

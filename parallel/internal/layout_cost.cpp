@@ -151,16 +151,8 @@ std::vector<std::vector<Link>> LayoutCosts::links_between(const Layout& layout) 
 }
 
 MemoryParts LayoutCosts::states_of(double parameters, const Layout& layout) const {
-  const double master = model_.weight_bytes < model_.wide_bytes ? model_.wide_bytes : 0.0,
-               n = layout.dp;
-  const auto kept = [&](int from_stage, double bytes) {
-    return bytes * parameters / (layout.zero >= from_stage ? n : 1.0);
-  };
-  MemoryParts out;
-  out.weights = kept(3, model_.weight_bytes);
-  out.gradients = kept(2, model_.wide_bytes);
-  out.optimizer = model_.offload ? 0.0 : kept(1, master + 2 * model_.wide_bytes);
-  return out;
+  return parallel::states_of(parameters, model_.weight_bytes, model_.wide_bytes, layout.zero,
+                             layout.dp, model_.offload);
 }
 
 // Gradients go to where the state is and new values come back, parameter by parameter; in a file,
@@ -261,7 +253,10 @@ LayoutCosts::Bounds LayoutCosts::bounds(const Layout& layout) {
 PartitionOptions LayoutCosts::partition_options(const Layout& layout) {
   PartitionOptions options;
   options.partitioner = options_.partitioner;
+  options.optimize = options_.optimize;
+  options.memory_weight = options_.memory_weight;
   options.num_devices = layout.stages();
+  options.state_factor = states_of(1.0, layout).total() / model_.weight_bytes;
   options.explain = false;
   const auto between = links_between(layout);
   for (int s = 0; s < layout.stages(); ++s)
@@ -280,11 +275,13 @@ const LayoutCosts::Cut& LayoutCosts::fastest_cut(const Layout& layout) {
       inputs(layout) % model_.whole_inputs == 0 ? model_.whole_inputs : inputs(layout);
   std::string key = concat(n, " ", layout.pp, " ", layout.tp, " ", links(layout).tensor.nodes, " ",
                            layout.chunks, " ", documents(layout), " ", joined(like.recompute));
-  for (int s = 0; s < layout.pp; ++s)  // those that partition_options() asks for
+  PartitionOptions options = partition_options(layout);
+  if (options.optimize == Optimize::kMemory || options.partitioner == Partitioner::kTree)
+    key += concat(" ", options.state_factor);  // others weigh time alone
+  for (int s = 0; s < layout.pp; ++s)          // those that partition_options() asks for
     key += links(layout).crosses[s][(s + 1) % layout.pp] ? '1' : '0';
   if (const auto known = cuts_.find(key); known != cuts_.end()) return known->second;
   Cut cut;
-  PartitionOptions options = partition_options(layout);
   options.microbatches = kMicrobatchesAStage * layout.stages();
   Plan plan = partition(trace(like, n, /*split_backward=*/false).trace, options);
   if (static_cast<int>(plan.device_of_stage.size()) ==
@@ -305,10 +302,10 @@ std::optional<Plan> LayoutCosts::cut(const Layout& layout, const std::vector<dou
     PartitionOptions options = partition_options(layout);
     options.partitioner = Partitioner::kLinear;  // of the blocks' own order: hundreds of such cuts
                                                  // are made in a search
+    options.optimize = Optimize::kSpeed;         // they keep caps
     options.microbatches = static_cast<int>(layout.microbatches);
     options.memory_caps = caps;
     options.in_flight = held(layout);
-    options.state_factor = states_of(1.0, layout).total() / model_.weight_bytes;
     try {
       found.stage_of_block = partition(t, options).stage_of_block;
     } catch (const UserError&) {

@@ -211,6 +211,33 @@ TEST(Trace, CutsTheModelIntoStagesThatCoverItOnce) {
             2);
 }
 
+// No number of stages nor memory has to be guessed.
+TEST(Trace, SaysWhatWouldFitWhereNothingDoes) {
+  const Arguments base{"trace", "--config", kSource + "/configs/vlm-17b.json", "--stages", "4"};
+  Arguments tight = base;
+  tight.insert(tight.end(), {"--set", "parallel.memory_gb=60"});
+  const Result refused = run_program(tight);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("no cut into 4 stages keeps 60.00 GB a device."), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find(" stages would."), std::string::npos) << refused.err;
+  const size_t needs = refused.err.find("With 4 stages a device needs ");
+  ASSERT_NE(needs, std::string::npos) << refused.err;
+  const double gb = std::stod(refused.err.substr(needs + 29));
+  Arguments enough = base;
+  enough.insert(enough.end(), {"--set", concat("parallel.memory_gb=", gb + 0.01), "--json"});
+  const Result fits = run_program(enough);
+  ASSERT_EQ(fits.code, 0) << fits.err;
+  for (const Json& bytes : fits.json()["plan"]["device_memory_bytes"])
+    EXPECT_LE(bytes.get<double>(), 1e9 * (gb + 0.01));
+  Arguments small = base;
+  small.insert(small.end(), {"--set", "parallel.optimize=memory", "--json"});
+  double largest = 0.0;
+  for (const Json& bytes : run_program(small).json()["plan"]["device_memory_bytes"])
+    largest = std::max(largest, bytes.get<double>());
+  EXPECT_NEAR(largest / 1e9, gb, 0.01);
+}
+
 TEST(Trace, TimesABlockAtATime) {
   const Result result =
       run_program({"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"});
