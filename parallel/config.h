@@ -26,7 +26,7 @@ struct ParallelConfig {
   double memory_gb = 0.0;
   std::string cluster;
   std::vector<int64_t> stages;
-  std::string shared = "replicate";
+  std::string shared = "cheapest";
   int64_t timeline_step = 2;
   int64_t bucket_mb = 32;
   int64_t timeout_s = 60;
@@ -82,8 +82,9 @@ struct ParallelConfig {
           "stage s runs on pipeline rank s mod pp; "
           "empty: the partitioner decides");
     visit("shared", shared,
-          "parameters of several stages: replicate (gradients summed) or colocate (their stages on "
-          "one rank)");
+          "parameters of several stages: replicate (gradients summed), colocate (their stages on "
+          "one rank), or cheapest: what copies send weighs in exact and linear cuts, and others "
+          "replicate");
     visit("timeline_step", timeline_step,
           "step of which each pipeline rank's work is written to run.dir/timeline.json, in "
           "Chrome's trace format; 0: never");

@@ -46,10 +46,10 @@ void ParallelConfig::validate() const {
       chunks == 1 || !stages.empty() || partitioner == "uniform" || partitioner == "parameters",
       "parallel.chunks=", chunks, " needs parallel.partitioner=uniform or parameters, not ",
       partitioner, ".");
-  CONTEXTURE_USAGE_REQUIRE(stages.empty() || shared == "replicate",
+  CONTEXTURE_USAGE_REQUIRE(stages.empty() || shared != "colocate",
                            "parallel.stages says where every block runs, so parallel.shared=",
                            shared, " cannot move blocks: use replicate.");
-  CONTEXTURE_USAGE_REQUIRE(shared == "replicate" || schedule == "list" || pp == 1,
+  CONTEXTURE_USAGE_REQUIRE(shared != "colocate" || schedule == "list" || pp == 1,
                            "parallel.shared=colocate gives a rank several ",
                            "stages out of order: use parallel.schedule=list, not ", schedule, ".");
 }

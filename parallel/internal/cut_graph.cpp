@@ -161,7 +161,7 @@ CutGraph make_cut_graph(const Trace& trace, const PartitionOptions& options) {
     if (users[p].size() < 2) continue;
     graph.shared.push_back({.blocks = users[p],
                             .fixed_bytes = options.state_factor * bytes,
-                            .gradient_bytes = bytes,
+                            .gradient_bytes = options.gradient_factor * bytes,
                             .rule = rule_of(options, trace.parameters[p].name)});
   }
   for (const TraceWire& wire : trace.wires) {

@@ -114,7 +114,8 @@ class Evaluation {
         if (rule == SharedRule::kReplicated) continue;
         const int owner = plan_.device_of_stage[plan_.parameters[p].owner_stage],
                   to = plan_.device_of_stage[s];
-        plan_.replica_s += there_s(owner, to, bytes) + back_s(owner, to, bytes);
+        const double gradient = options_.gradient_factor * bytes;
+        plan_.replica_s += there_s(owner, to, gradient) + back_s(owner, to, gradient);
       }
     }
   }

@@ -23,7 +23,7 @@ inline const std::vector<Factor>& factors() {
       {"recompute", {"", "all"}},
       {"fusion", {"memory", "fid", "prefix"}},
       {"towers", {"shared", "separate"}},
-      {"shared", {"replicate", "colocate"}},
+      {"shared", {"replicate", "colocate", "cheapest"}},
       {"dropout", {"0", "0.1"}},
       {"microbatches", {"1", "2", "3", "4"}},
       {"partitioner", {"uniform", "parameters", "exact", "tree"}},

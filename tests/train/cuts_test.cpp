@@ -132,5 +132,30 @@ TEST(Cuts, CountTheIndexAsMemory) {
     EXPECT_DOUBLE_EQ(shared.device_memory[d], without.device_memory[d] + index / 2);
 }
 
+TEST(Cuts, WeighCopiesOfSharedParametersAgainstKeepingThemTogether) {
+  const TinyWorld world;
+  const TempDir folder;
+  RunConfig config = world.config("fp32");
+  config.parallel.schedule = "list";
+  int differ = 0;
+  for (const double bytes_per_s : {1e6, 1e8, 1e10}) {
+    SCOPED_TRACE(bytes_per_s);
+    config.parallel.cluster = cluster_file(folder, 40, bytes_per_s);
+    const parallel::Trace trace = timed_trace(config);
+    config.parallel.shared = "replicate";
+    const parallel::Plan copies = partition_for(config, trace, "exact", 2);
+    EXPECT_EQ(copies.replica_s, 0.0);  // taken as decided
+    config.parallel.shared = "cheapest";
+    const parallel::Plan cheapest = partition_for(config, trace, "exact", 2);
+    const parallel::Plan priced =
+        parallel::evaluate(trace, copies.stage_of_block, copies.device_of_stage,
+                           partition_options(config, "exact", 2, 0));
+    EXPECT_LE(cheapest.objective, priced.objective * (1 + 1e-12));
+    EXPECT_TRUE(cheapest.is_exact);
+    differ += cheapest.stage_of_block != copies.stage_of_block ? 1 : 0;
+  }
+  EXPECT_GT(differ, 0);  // on some link it matters
+}
+
 }  // namespace
 }  // namespace contexture::train
