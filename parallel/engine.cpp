@@ -92,9 +92,63 @@ bool Engine::owns(const Placement& placement, const BlockList& blocks, const Par
   return std::find(owners.begin(), owners.end(), pp_rank) != owners.end();
 }
 
+namespace {
+
+// What all pipeline ranks are about to build, together: every block runs on one of them, and every
+// parameter has one owner there and a declared replica wherever else it is used. It would not where
+// ranks were given different placements (of different files, say).
+void require_one_owner(const Groups& groups, const Placement& placement, const BlockList& blocks,
+                       const ParameterStore& store) {
+  CONTEXTURE_INVARIANT(placement.stage_of.size() == blocks.size(), "a placement of ",
+                       placement.stage_of.size(), " blocks for a model of ", blocks.size());
+  const auto n_blocks = static_cast<int64_t>(blocks.size()),
+             n_parameters = static_cast<int64_t>(store.all().size());
+  // By block: runs here. By parameter: owned here | used here.
+  const at::Tensor runs = at::zeros({n_blocks}, at::kLong),
+                   owns = at::zeros({n_parameters}, at::kLong),
+                   uses = at::zeros({n_parameters}, at::kLong);
+  std::set<const Parameter*> used;
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    const int stage = placement.stage_of[b];
+    CONTEXTURE_INVARIANT(stage >= 0 && stage < placement.graph.num_stages, "block '",
+                         blocks[b]->name(), "' is in stage ", stage, " of ",
+                         placement.graph.num_stages);
+    if (placement.graph.rank_of[stage] != groups.pp_rank()) continue;
+    runs[b] = 1;
+    used.insert(blocks[b]->parameters().begin(), blocks[b]->parameters().end());
+  }
+  std::vector<std::vector<int>> declared;
+  for (int64_t p = 0; p < n_parameters; ++p) {
+    declared.push_back(placement.owners(blocks, *store.all()[p]));
+    uses[p] = used.count(store.all()[p].get()) != 0 ? 1 : 0;
+    owns[p] = !declared[p].empty() && declared[p].front() == groups.pp_rank() ? 1 : 0;
+  }
+  if (groups.pp) {
+    for (const at::Tensor& counts : {runs, owns, uses}) groups.pp->all_reduce(counts).wait();
+  }
+  const auto count = [](const at::Tensor& counts, int64_t i) {
+    return counts.data_ptr<int64_t>()[i];
+  };
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    CONTEXTURE_INVARIANT(count(runs, b) == 1, "block '", blocks[b]->name(), "' runs on ",
+                         count(runs, b), " pipeline ranks: they were given different placements");
+  }
+  for (int64_t p = 0; p < n_parameters; ++p) {
+    const std::string& name = store.all()[p]->name;
+    CONTEXTURE_INVARIANT(count(owns, p) == 1, "parameter '", name, "' has ", count(owns, p),
+                         " owners among the pipeline ranks");
+    CONTEXTURE_INVARIANT(count(uses, p) == static_cast<int64_t>(declared[p].size()), "parameter '",
+                         name, "' is used on ", count(uses, p), " pipeline ranks, and ",
+                         declared[p].size(), " are declared to have it");
+  }
+}
+
+}  // namespace
+
 Engine::Engine(const ParallelConfig& config, Groups groups, Placement placement,
                const BlockList& blocks, ParameterStore& store)
     : groups_(std::move(groups)), store_(&store) {
+  require_one_owner(groups_, placement, blocks, store);
   std::vector<Parameter*> mine;
   std::map<const Parameter*, int> uses;
   std::map<const Parameter*, std::shared_ptr<Communicator>> shared;

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "parallel/engine.h"
 #include "sliced_sleepers.h"
 
 namespace contexture::parallel {
@@ -25,6 +30,56 @@ void diamond(SleepingModel& built) {
   add("d", {"b.out", "c.out"});
   add("e", {"d.out", "a.out"});
   built.store.materialise(at::kDouble, at::kCPU, 1);
+}
+
+// What building an engine on two ranks says, with a placement for each rank.
+std::set<std::string> engines_say(const std::vector<int>& first, const std::vector<int>& second) {
+  std::mutex mutex;
+  std::set<std::string> said;
+  on_ranks(2, [&](const std::shared_ptr<Communicator>& pp, int rank) {
+    SleepingModel built;
+    diamond(built);
+    Groups groups;
+    groups.world = groups.replica = groups.pp = pp;
+    std::string text = "nothing";
+    try {
+      ParallelConfig config;
+      config.pp = 2;
+      const Engine engine(config, groups,
+                          place(built.blocks, rank == 0 ? first : second, {0, 1}, 2), built.blocks,
+                          built.store);
+    } catch (const Bug& error) {
+      text = error.what();
+    }
+    const std::lock_guard lock(mutex);
+    said.insert(text);
+  });
+  return said;
+}
+
+TEST(Engine, RefusesRanksThatWereGivenDifferentPlacements) {
+  EXPECT_EQ(engines_say({0, 0, 0, 1, 1}, {0, 0, 0, 1, 1}), std::set<std::string>{"nothing"});
+  // c on both, or on neither.
+  for (const auto& [first, second, times] :
+       {std::tuple(std::vector<int>{0, 0, 0, 1, 1}, std::vector<int>{0, 0, 1, 1, 1}, "2"),
+        std::tuple(std::vector<int>{0, 0, 1, 1, 1}, std::vector<int>{0, 0, 0, 1, 1}, "0")}) {
+    const std::set<std::string> said = engines_say(first, second);
+    for (const std::string& text : said)
+      EXPECT_NE(text.find(concat("block 'c' runs on ", times, " pipeline ranks")),
+                std::string::npos)
+          << text;
+  }
+}
+
+// A placement that was not made by place(): a stage that does not exist.
+TEST(Engine, RefusesAPlacementOutsideItsStages) {
+  SleepingModel built;
+  diamond(built);
+  Placement placement = place(built.blocks, {0, 0, 0, 0, 0}, {0}, 1);
+  placement.stage_of.back() = 1;
+  EXPECT_THROW(Engine(ParallelConfig(), Groups(), placement, built.blocks, built.store), Bug);
+  placement.stage_of.pop_back();
+  EXPECT_THROW(Engine(ParallelConfig(), Groups(), placement, built.blocks, built.store), Bug);
 }
 
 TEST(Pipeline, RunsAnyStageGraphOnAnyRanks) {
