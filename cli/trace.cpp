@@ -132,9 +132,15 @@ Json work_of(const parallel::Trace& costs) {
                       {"forward_s", block.forward_s},
                       {"input_grad_s", block.input_grad_s},
                       {"weight_grad_s", block.weight_grad_s},
-                      {"activation_bytes", block.activation_bytes}});
+                      {"activation_bytes", block.activation_bytes},
+                      {"peak_bytes", block.peak_bytes}});
   }
-  return {{"inputs", costs.inputs}, {"timed", costs.timed}, {"blocks", blocks}};
+  const Json whole = parallel::to_json(costs);
+  return {{"inputs", costs.inputs},
+          {"timed", costs.timed},
+          {"distinct", whole["distinct"]},
+          {"blocks", blocks},
+          {"wires", whole["wires"]}};
 }
 
 Json describe(const parallel::Trace& costs, const parallel::Plan& plan) {

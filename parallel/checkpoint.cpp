@@ -43,6 +43,13 @@ std::string problem_with(const fs::path& checkpoint, const std::string& name, co
 
 }  // namespace
 
+DType stored_dtype(at::ScalarType type) {
+  const auto known = std::find_if(kDTypes.begin(), kDTypes.end(),
+                                  [type](const auto& d) { return d.first == type; });
+  CONTEXTURE_INVARIANT(known != kDTypes.end(), "safetensors has no ", at::toString(type));
+  return known->second;
+}
+
 Json read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "manifest.json";
   const std::string where = path.string();
@@ -90,15 +97,10 @@ void write_tensors(const fs::path& path, const NamedTensors& tensors,
   SafetensorsWriter writer(metadata);
   std::vector<at::Tensor> kept;  // the writer holds views
   for (const auto& [name, tensor] : tensors) {
-    const auto dtype =
-        std::find_if(kDTypes.begin(), kDTypes.end(),
-                     [type = tensor.scalar_type()](const auto& d) { return d.first == type; });
-    CONTEXTURE_INVARIANT(dtype != kDTypes.end(), "tensor '", name,
-                         "' has a dtype that safetensors lacks");
     kept.push_back(tensor.detach().cpu().contiguous());
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(kept.back().data_ptr()),
                                            kept.back().nbytes());
-    writer.add(name, dtype->second, kept.back().sizes().vec(), bytes);
+    writer.add(name, stored_dtype(tensor.scalar_type()), kept.back().sizes().vec(), bytes);
   }
   writer.write(path);
 }

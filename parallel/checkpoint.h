@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
 #include "core/json.h"
 #include "parallel/communicator.h"
 
@@ -81,6 +82,9 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64
 // Deletes all but the newest keep_last and `keep` (the best). keep_last 0 keeps all.
 void prune_checkpoints(const std::filesystem::path& folder, int64_t keep_last,
                        std::optional<int64_t> keep);
+
+// As safetensors calls it. Bug for one that they lack.
+DType stored_dtype(at::ScalarType type);
 
 // One safetensors file from or to CPU tensors; any dtype LibTorch and safetensors share.
 void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
+#include "core/dtype.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json.h"
@@ -37,6 +39,7 @@ void check_block(const Trace& trace, const TraceBlock& block, const std::string&
       {"input_grad_flops", block.input_grad_flops},
       {"weight_grad_flops", block.weight_grad_flops},
       {"activation_bytes", static_cast<double>(block.activation_bytes)},
+      {"peak_bytes", static_cast<double>(block.peak_bytes)},
       {"resident_bytes", static_cast<double>(block.resident_bytes)},
       {"split_work", block.split_work},
       {"split_activations", block.split_activations},
@@ -79,6 +82,16 @@ void check_wire(const Trace& trace, const TraceWire& wire, const std::string& wh
   CONTEXTURE_DATA_REQUIRE(wire.sharing == Sharing::kDocument || wire.distinct_ratio == 1.0, where,
                           ": wire '", wire.name,
                           "' is shared per input, so its distinct_ratio must be 1");
+  if (!wire.dtype.empty()) {
+    const std::optional<DType> dtype = dtype_from_name(wire.dtype);
+    CONTEXTURE_DATA_REQUIRE(dtype, where, ": wire '", wire.name, "' has dtype '", wire.dtype,
+                            "', which safetensors lack");
+    double bytes = dtype_bits(*dtype) / 8.0;
+    for (const int64_t size : wire.shape) bytes *= static_cast<double>(size);
+    CONTEXTURE_DATA_REQUIRE(std::abs(bytes - wire.forward_bytes()) <= 1.0, where, ": wire '",
+                            wire.name, "' has a shape of ", bytes, " bytes, but sends ",
+                            wire.forward_bytes());
+  }
 }
 
 TraceNode leaf(const Trace& trace, int index, const std::vector<int>& owner) {
@@ -206,6 +219,7 @@ TraceBlock block_from_json(const Json& json, const Trace& trace, const std::stri
   block.weight_grad_flops = json_get_or<double>(json, "weight_grad_flops", 0.0, here);
   block.activation_bytes = json_get_or<int64_t>(json, "activation_bytes", 0, here);
   block.resident_bytes = json_get_or<int64_t>(json, "resident_bytes", 0, here);
+  block.peak_bytes = json_get_or<int64_t>(json, "peak_bytes", 0, here);
   block.recompute = json_get_or<bool>(json, "recompute", false, here);
   block.split_work = json_get_or<double>(json, "split_work", 0.0, here);
   block.split_activations = json_get_or<double>(json, "split_activations", 0.0, here);
@@ -223,6 +237,8 @@ TraceWire wire_from_json(const Json& json, const Trace& trace, const std::string
   wire.name = json_get<std::string>(json, "name", where);
   const std::string here = where + ": wire '" + wire.name + "'";
   wire.bytes = json_get<int64_t>(json, "bytes", here);
+  wire.shape = json_get_or<std::vector<int64_t>>(json, "shape", {}, here);
+  wire.dtype = json_get_or<std::string>(json, "dtype", "", here);
   wire.producer =
       index_of(trace.blocks, json_get<std::string>(json, "producer", here), "block", here);
   for (const auto& name : json_get_or<std::vector<std::string>>(json, "readers", {}, here)) {
@@ -243,6 +259,9 @@ void check_trace(const Trace& trace, const std::string& where) {
   CONTEXTURE_DATA_REQUIRE(!trace.blocks.empty(), where, ": a trace needs at least one block");
   CONTEXTURE_DATA_REQUIRE(std::isfinite(trace.inputs) && trace.inputs > 0, where, ": inputs is ",
                           trace.inputs, ", but must be positive");
+  CONTEXTURE_DATA_REQUIRE(trace.distinct_ratio >= 0.0 && trace.distinct_ratio <= 1.0, where,
+                          ": the data's ratio of distinct documents is ", trace.distinct_ratio,
+                          ", but must lie in [0, 1]");
   require_names(trace.parameters, "parameter", where);
   require_names(trace.blocks, "block", where);
   require_names(trace.wires, "wire", where);
@@ -288,6 +307,7 @@ Json to_json(const Trace& trace) {
                {"model", trace.model},
                {"inputs", trace.inputs},
                {"timed", trace.timed},
+               {"distinct", {{"ratio", trace.distinct_ratio}, {"source", trace.distinct_source}}},
                {"parameters", Json::array()},
                {"blocks", Json::array()},
                {"wires", Json::array()},
@@ -308,6 +328,7 @@ Json to_json(const Trace& trace) {
                               {"input_grad_flops", block.input_grad_flops},
                               {"weight_grad_flops", block.weight_grad_flops},
                               {"activation_bytes", block.activation_bytes},
+                              {"peak_bytes", block.peak_bytes},
                               {"resident_bytes", block.resident_bytes},
                               {"recompute", block.recompute},
                               {"split_work", block.split_work},
@@ -322,6 +343,8 @@ Json to_json(const Trace& trace) {
   for (const TraceWire& wire : trace.wires) {
     json["wires"].push_back({{"name", wire.name},
                              {"bytes", wire.bytes},
+                             {"shape", wire.shape},
+                             {"dtype", wire.dtype},
                              {"producer", trace.blocks[wire.producer].name},
                              {"readers", names_of(trace, wire.readers)},
                              {"sharing", wire.sharing == Sharing::kInput ? "input" : "document"},
@@ -341,6 +364,10 @@ Trace trace_from_json(const Json& json, const std::string& where) {
   trace.model = json_get_or<std::string>(json, "model", "", where);
   trace.inputs = json_get_or<double>(json, "inputs", 1.0, where);
   trace.timed = json_get_or<bool>(json, "timed", false, where);
+  if (json.contains("distinct")) {
+    trace.distinct_ratio = json_get_or<double>(json["distinct"], "ratio", 0.0, where);
+    trace.distinct_source = json_get_or<std::string>(json["distinct"], "source", "", where);
+  }
   for (const Json& parameter : array_member(json, "parameters", where)) {
     trace.parameters.push_back({json_get<std::string>(parameter, "name", where),
                                 json_get<int64_t>(parameter, "bytes", where),

@@ -28,6 +28,9 @@ struct TraceBlock {
   // What a forward leaves behind until its backward: the outputs and all that is saved between, but
   // not the wires it reads.
   int64_t activation_bytes = 0;
+  // Most at any moment of a forward and its backward, beside weights, wires read and the gradient
+  // that came: what is left behind, what is computed with, gradients. 0 until timed.
+  int64_t peak_bytes = 0;
   int64_t resident_bytes = 0;  // held for good whatever the batch: index shards, stored embeddings
   bool recompute = false;  // runs forward once more before its backward, and keeps only its outputs
   // Under tensor parallelism: the shares of work and of activations that its ranks divide among
@@ -50,7 +53,11 @@ enum class Sharing {
 
 struct TraceWire {
   std::string name = {};
-  int64_t bytes = 0;              // forward, counting every slot
+  int64_t bytes = 0;  // forward, counting every slot
+  // Of what is sent, each distinct document once. dtype: as safetensors call it ("BF16"); empty:
+  // neither is known.
+  std::vector<int64_t> shape = {};
+  std::string dtype = {};
   int producer = -1;              // index into Trace::blocks
   std::vector<int> readers = {};  // ascending, without the producer
   Sharing sharing = Sharing::kInput;
@@ -65,7 +72,11 @@ struct TraceWire {
 struct Trace {
   std::string model = {};  // free text
   double inputs = 1.0;     // training inputs in a microbatch
-  bool timed = false;      // the seconds were measured (or derived); otherwise only FLOPs are known
+  // Different documents of a step over the slots that read them, as the run's data have it, and how
+  // that is known; 0: it is not. (A wire's distinct_ratio is that of the microbatch traced.)
+  double distinct_ratio = 0.0;
+  std::string distinct_source = {};
+  bool timed = false;  // the seconds were measured (or derived); otherwise only FLOPs are known
   std::vector<TraceParameter> parameters = {};
   std::vector<TraceBlock> blocks =
       {};  // in an order in which each wire is written before it is read

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/timing.h"
+#include "parallel/checkpoint.h"
 #include "parallel/executor.h"
 
 namespace contexture::parallel {
@@ -33,23 +34,25 @@ void estimate_kept(const Block& block, const WireShapes& wires, int64_t element_
   row.activation_bytes = (sizes.empty() ? 1 : sizes[0]) * numbers * element_bytes;
 }
 
-// Counts bytes that the CPU allocator hands out and gets back on this thread.
+// Counts bytes that the CPU allocator hands out and gets back on this thread: now and at most.
 class Meter : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
     held_ += size;
+    peak_ = std::max(peak_, held_);
   }
   void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
   bool memoryProfilingEnabled() const override { return true; }
   int64_t held() const { return held_; }
+  int64_t peak() const { return peak_; }
 
  private:
-  int64_t held_ = 0;
+  int64_t held_ = 0, peak_ = 0;
 };
 
 struct Measured {
   double forward_s = 0.0, input_grad_s = 0.0, weight_grad_s = 0.0;
-  int64_t activation_bytes = 0;
+  int64_t activation_bytes = 0, peak_bytes = 0;
 };
 
 // One block on made-up inputs. The store's other parameters stay without memory.
@@ -71,15 +74,13 @@ Measured measure(const BlockList& blocks, ParameterStore& store, at::ScalarType 
   // The fastest of a few, part by part: what else runs on the machine can only add. The first warms
   // up.
   std::optional<Measured> best;
+  int64_t peak_bytes = 0;  // of all tries: the first one's weight gradients become the sum
   for (int t = 0; t < 6; ++t) {
     Measured m;
     const auto meter = std::make_shared<Meter>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     double start = now_s();
-    ForwardPass forward;
-    {
-      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-      forward = executor.forward(pass, /*grad=*/true, block.outputs(), given);
-    }
+    ForwardPass forward = executor.forward(pass, /*grad=*/true, block.outputs(), given);
     m.forward_s = now_s() - start;
     m.activation_bytes = meter->held();
     Deferred deferred;
@@ -89,12 +90,14 @@ Measured measure(const BlockList& blocks, ParameterStore& store, at::ScalarType 
     start = now_s();
     executor.finish(deferred);
     m.weight_grad_s = now_s() - start;
+    peak_bytes = std::max(peak_bytes, meter->peak());
     if (t == 0) continue;
     if (!best) best = m;
     for (double Measured::*field :
          {&Measured::forward_s, &Measured::input_grad_s, &Measured::weight_grad_s})
       (*best).*field = std::min((*best).*field, m.*field);
   }
+  best->peak_bytes = peak_bytes;
   return *best;
 }
 
@@ -156,6 +159,7 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     row.forward_s = m.forward_s;
     row.input_grad_s = m.input_grad_s;
     row.weight_grad_s = m.weight_grad_s;
+    row.peak_bytes = m.peak_bytes;
     row.activation_bytes = row.recompute ? output_bytes : m.activation_bytes;
   }
   const Executor executor(blocks);
@@ -165,7 +169,10 @@ Trace trace_blocks(const BlockList& blocks, ParameterStore& store, const Pass& p
     row.producer = wire.producer;
     row.readers = wire.readers;
     row.gradient = executor.wants_grad(wire.name);
-    row.bytes = bytes_of(wire_shapes.at(wire.name));
+    const WireShape& shape = wire_shapes.at(wire.name);
+    row.shape = shape.sizes;
+    row.dtype = dtype_name(stored_dtype(shape.dtype));
+    row.bytes = bytes_of(shape);
     if (!options.distinct_ratio) continue;
     const double ratio = options.distinct_ratio(wire.name);
     if (ratio <= 0) continue;

@@ -19,9 +19,9 @@ struct TraceOptions {
   at::ScalarType dtype = at::kFloat;
   std::set<std::string> recompute = {};  // names of blocks
   // Also runs each kind of block (its type, parameters' and wires' shapes) on random inputs, its
-  // weights drawn and freed again, three times on this thread's pool: median seconds of forward,
-  // input gradient and weight gradient, and the bytes that a forward leaves behind as the allocator
-  // saw them. Without it seconds are 0 and those bytes are estimated.
+  // weights drawn and freed again, a few times on this thread's pool: the fastest forward, input
+  // gradient and weight gradient, and, as the allocator saw them, the bytes that a forward leaves
+  // behind and the most at any moment. Without it seconds are 0 and those bytes are estimated.
   bool timed = false;
   // Fills in what an untimed trace says of a block beside its FLOPs: the bytes it keeps for its
   // backward (at least its outputs are counted) and, of TraceBlock, how tensor-parallel ranks share

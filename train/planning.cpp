@@ -51,7 +51,7 @@ Trace scaled(const Trace& one, const Trace& whole_group, int64_t n, int64_t grou
           at(one.blocks[b].*amount, whole_group.blocks[b].*amount));  // measured ones have noise
     }
     for (int64_t TraceBlock::*amount :
-         {&TraceBlock::activation_bytes, &TraceBlock::forward_sum_bytes,
+         {&TraceBlock::activation_bytes, &TraceBlock::peak_bytes, &TraceBlock::forward_sum_bytes,
           &TraceBlock::backward_sum_bytes}) {
       out.blocks[b].*amount = std::llround(at(static_cast<double>(one.blocks[b].*amount),
                                               static_cast<double>(whole_group.blocks[b].*amount)));
@@ -63,6 +63,8 @@ Trace scaled(const Trace& one, const Trace& whole_group, int64_t n, int64_t grou
     if (wire.sharing == parallel::Sharing::kDocument)
       wire.distinct_ratio = static_cast<double>((n + group - 1) / group) / static_cast<double>(n);
     wire.bytes = std::llround(distinct / wire.distinct_ratio);
+    wire.shape.clear();  // which dimension has grown is not known here
+    wire.dtype.clear();
   }
   return out;
 }

@@ -247,6 +247,7 @@ TEST(Trace, TimesABlockAtATime) {
   for (const Json& block : work["blocks"]) {
     EXPECT_GT(block["forward_s"].get<double>(), 0.0) << block["path"];
     EXPECT_GE(block["activation_bytes"].get<int64_t>(), 0) << block["path"];
+    EXPECT_GE(block["peak_bytes"], block["activation_bytes"]) << block["path"];
   }
 }
 

@@ -36,6 +36,11 @@ Trace two_towers() {
   trace.wires[1].sharing = Sharing::kDocument;
   trace.wires[1].distinct_ratio = 0.75;
   trace.wires[2].gradient = false;
+  trace.wires[1].shape = {12, 16};  // of 16 slots' 512 bytes the distinct three quarters
+  trace.wires[1].dtype = "BF16";
+  trace.blocks[2].peak_bytes = 77;
+  trace.distinct_ratio = 0.25;
+  trace.distinct_source = "counted";
   return trace;
 }
 
@@ -48,6 +53,8 @@ TEST(Trace, SurvivesJsonUnchanged) {
   EXPECT_EQ(back.model, trace.model);
   EXPECT_EQ(back.inputs, trace.inputs);
   EXPECT_EQ(back.timed, trace.timed);
+  EXPECT_EQ(back.distinct_ratio, trace.distinct_ratio);
+  EXPECT_EQ(back.distinct_source, trace.distinct_source);
   EXPECT_EQ(back.blocks, trace.blocks);
   EXPECT_EQ(back.wires, trace.wires);
   EXPECT_EQ(to_json(back), to_json(trace));
@@ -122,6 +129,16 @@ TEST(Trace, RefusesDamagedFilesByName) {
             "t.json: distinct_ratio of wire 'states' is 1.5, but must lie in (0, 1]");
   EXPECT_EQ(refusal([](Json& json) { json["wires"][0]["distinct_ratio"] = 0.5; }),
             "t.json: wire 'x' is shared per input, so its distinct_ratio must be 1");
+  EXPECT_EQ(refusal([](Json& json) {
+              json["wires"][1]["shape"] = {12, 17};
+            }),
+            "t.json: wire 'states' has a shape of 408 bytes, but sends 384");
+  EXPECT_EQ(refusal([](Json& json) { json["wires"][1]["dtype"] = "bfloat"; }),
+            "t.json: wire 'states' has dtype 'bfloat', which safetensors lack");
+  EXPECT_EQ(refusal([](Json& json) { json["blocks"][2]["peak_bytes"] = -1; }),
+            "t.json: peak_bytes of block 'decoder' is -1, but must be finite and not negative");
+  EXPECT_EQ(refusal([](Json& json) { json["distinct"]["ratio"] = 2; }),
+            "t.json: the data's ratio of distinct documents is 2, but must lie in [0, 1]");
   EXPECT_EQ(refusal([](Json& json) { json["wires"][1]["sharing"] = "batch"; }),
             "t.json: wire 'states': sharing is 'batch', but must be input or document");
   EXPECT_EQ(refusal([](Json& json) { json["tree"]["children"][0]["forward_s"] = 4; }),

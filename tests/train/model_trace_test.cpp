@@ -3,8 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <numeric>
+#include <set>
 
+#include "core/files.h"
+#include "parallel/checkpoint.h"
 #include "prepared.h"
 #include "tiny_world.h"
 
@@ -49,6 +55,29 @@ TEST_P(ModelTrace, CountsEveryParameterAndWireOnce) {
   for (const parallel::TraceParameter& p : trace.parameters) bytes += p.bytes;
   EXPECT_EQ(bytes, 4 * model.parameters().num_elements());
   EXPECT_EQ(parallel::trace_tree(trace).parameter_bytes, bytes);
+}
+
+TEST_P(ModelTrace, GivesWiresTheShapesThatBlocksAnnounce) {
+  const TinyWorld world;
+  RunConfig config = world.config("bf16");
+  config.model.fusion = GetParam();
+  const model::Model model(config.model);
+  const parallel::Trace trace = trace_model(config, model);
+  const parallel::Feeds feeds =
+      model::make_feeds(config.model, typical_microbatch(config), at::kBFloat16, at::kCPU);
+  const parallel::Pass pass(feeds, /*training=*/true);
+  std::map<std::string, parallel::WireShape> announced;
+  for (const auto& block : model.blocks()) {
+    const std::vector<parallel::WireShape> shapes = block->shapes(pass);
+    for (size_t o = 0; o < shapes.size(); ++o) announced[block->outputs()[o]] = shapes[o];
+  }
+  int of_documents = 0;
+  for (const parallel::TraceWire& wire : trace.wires) {
+    EXPECT_EQ(wire.shape, announced.at(wire.name).sizes) << wire.name;
+    EXPECT_EQ(wire.dtype, dtype_name(parallel::stored_dtype(announced.at(wire.name).dtype)));
+    of_documents += wire.sharing == parallel::Sharing::kDocument ? 1 : 0;
+  }
+  EXPECT_GT(of_documents, 0);  // whose bytes count slots, and shapes distinct documents
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, ModelTrace, testing::Values("memory", "fid", "prefix"));
