@@ -10,6 +10,7 @@
 #include "parallel/trace_blocks.h"
 #include "train/planning.h"
 #include "train/session.h"
+#include "train/trace_cache.h"
 
 namespace contexture::train {
 
@@ -157,7 +158,6 @@ model::Microbatch typical_microbatch(const RunConfig& config) {
 }
 
 Trace trace_model(const RunConfig& config, const model::Model& shapes, bool timed) {
-  if (timed) apply_threads(config.run);  // a block takes as long as in a rank of the run
   const model::Microbatch microbatch = typical_microbatch(config);
   model::Model model(config.model, nullptr, false,
                      shapes.objectives());  // of its own: blocks are given memory one by one
@@ -167,7 +167,6 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   options.inputs = static_cast<double>(microbatch.inputs.size());
   options.dtype = precision_of(config.train.precision);
   options.recompute = parallel::chosen_blocks(config.parallel.recompute, shapes.blocks());
-  options.timed = timed;
   const parallel::Feeds feeds =
       model::make_feeds(config.model, microbatch, options.dtype, at::kCPU);
   options.estimate = [&feeds, bytes = static_cast<int64_t>(c10::elementSize(options.dtype))](
@@ -183,8 +182,19 @@ Trace trace_model(const RunConfig& config, const model::Model& shapes, bool time
   options.distinct_ratio = [ratio](const std::string& wire) {
     return wire.rfind("doc.", 0) == 0 ? ratio : 0.0;
   };
-  return parallel::trace_blocks(model.blocks(), model.parameters(),
-                                parallel::Pass(feeds, /*training=*/true), options);
+  const auto trace = [&] {
+    return parallel::trace_blocks(model.blocks(), model.parameters(),
+                                  parallel::Pass(feeds, /*training=*/true), options);
+  };
+  Trace untimed = trace();
+  if (!timed) return untimed;
+  apply_threads(config.run);  // a block takes as long as in a rank of the run
+  const TraceCache cache(untimed);
+  if (std::optional<Trace> known = cache.read()) return std::move(*known);
+  options.timed = true;
+  Trace out = trace();
+  cache.write(out);
+  return out;
 }
 
 parallel::PartitionOptions partition_options(const RunConfig& config,

@@ -15,8 +15,9 @@ model::Microbatch typical_microbatch(const RunConfig& config);
 // From shapes alone: FLOPs, bytes of parameters, wires and (estimated) activations; no weights are
 // allocated, so a model of any size takes milliseconds. timed: also runs each kind of block, its
 // weights drawn and freed again, a few times on run.threads threads (which then stay set), and puts
-// in the fastest forward, input gradient and weight gradient, and the bytes that a forward leaves
-// behind as the allocator saw them.
+// in the fastest forward, input gradient and weight gradient, the bytes that a forward leaves
+// behind and the most at any moment as the allocator saw them; or what was measured so before
+// (train/trace_cache.h).
 parallel::Trace trace_model(const RunConfig& config, const model::Model& shapes,
                             bool timed = false);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <fstream>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -18,6 +17,7 @@
 #include "train/data_health.h"
 #include "train/model_trace.h"
 #include "train/timeline.h"
+#include "train/trace_cache.h"
 
 namespace contexture::train {
 namespace {
@@ -37,18 +37,11 @@ void require_finite(const StepStats& stats, double grad_norm, int64_t step) {
 }
 
 Json about_this_machine(const model::Model& model) {
-  std::string machine = "unknown processor";
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    machine = line.substr(line.find(':') + 2);
-    break;
-  }
   const std::time_t now = std::time(nullptr);
   char started[32];
   std::strftime(started, sizeof started, "%Y-%m-%d %H:%M", std::localtime(&now));
   return {{"version", CONTEXTURE_VERSION},
-          {"machine", machine},
+          {"machine", processor_name()},
           {"device", parallel::describe(model.device())},
           {"precision", at::toString(model.dtype())},
           {"started", started}};

@@ -239,8 +239,14 @@ TEST(Trace, SaysWhatWouldFitWhereNothingDoes) {
 }
 
 TEST(Trace, TimesABlockAtATime) {
-  const Result result =
-      run_program({"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"});
+  const TempDir cache;
+  setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  const Arguments timed{"trace", "--config", kSource + "/configs/tiny.json", "--timed", "--json"};
+  const Result result = run_program(timed), again = run_program(timed);
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(result.err.find("were measured before"), std::string::npos) << result.err;
+  EXPECT_NE(again.err.find("were measured before"), std::string::npos) << again.err;
+  EXPECT_EQ(again.json()["work"], result.json()["work"]);
   ASSERT_EQ(result.code, 0) << result.err;
   const Json work = result.json()["work"];
   EXPECT_TRUE(work["timed"].get<bool>());

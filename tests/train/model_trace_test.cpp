@@ -82,6 +82,39 @@ TEST_P(ModelTrace, GivesWiresTheShapesThatBlocksAnnounce) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, ModelTrace, testing::Values("memory", "fid", "prefix"));
 
+// Times are measured once: what is read again is the same to the last bit.
+TEST(TimedTrace, IsKeptForTheNextTime) {
+  const TinyWorld world;
+  const TempDir cache;
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string restored = before != nullptr ? before : "";
+  setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  RunConfig config = world.config("fp32");
+  const model::Model model(config.model);
+  const parallel::Trace first = trace_model(config, model, /*timed=*/true);
+  const parallel::Trace again = trace_model(config, model, /*timed=*/true);
+  EXPECT_EQ(again.blocks, first.blocks);
+  EXPECT_TRUE(again.timed);
+  const auto kept = [&] {
+    std::set<std::filesystem::path> out;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(cache.path() / "contexture" / "traces"))
+      out.insert(entry.path());
+    return out;
+  };
+  EXPECT_EQ(kept().size(), 1u);
+  for (const parallel::TraceBlock& block : first.blocks)
+    EXPECT_GE(block.peak_bytes, block.activation_bytes) << block.name;
+  for (const std::filesystem::path& path : kept()) write_file_atomic(path, "{\"format\":");
+  const parallel::Trace anew = trace_model(config, model, /*timed=*/true);
+  EXPECT_TRUE(anew.timed);
+  EXPECT_EQ(parallel::read_trace(kept().begin()->string()).blocks, anew.blocks);
+  config.train.batch_size *= 2;  // other work
+  trace_model(config, model, /*timed=*/true);
+  EXPECT_EQ(kept().size(), 2u);
+  restored.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", restored.c_str(), 1);
+}
+
 TEST(Flops, OfAnEncoderLayerAreThoseCountedByHand) {
   const TinyWorld world;
   RunConfig config = world.config("fp32");
