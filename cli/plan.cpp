@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/timing.h"
 #include "parallel/plan_report.h"
+#include "train/distinct.h"
 #include "train/planning.h"
 #include "train/published_encoder.h"
 
@@ -172,6 +173,11 @@ void print(const Json& out) {
             ? "-"
             : format("{:.4g}", plan["usd_per_1k_samples"].get<double>()));
   }
+  if (out.contains("distinct")) {
+    std::cout << format("Different documents are {:.3g} of the slots: {}.\n",
+                        out["distinct"]["ratio"].get<double>(),
+                        out["distinct"]["source"].get<std::string>());
+  }
   const Json& best = out["plans"][0];
   std::cout << format(
       "\nThe first: MFU {} of what is executed, {} counting every document for each input. A step:",
@@ -252,7 +258,13 @@ int run(const Options& options) {
                                                            train::RunConfig().parallel.partitioner
                                                        ? "exact"
                                                        : config.parallel.partitioner);
-  search.distinct_ratio = options.distinct;
+  std::optional<train::DistinctRatio> distinct;
+  if (options.distinct > 0) {
+    distinct = train::DistinctRatio{options.distinct, "--distinct"};
+  } else {
+    distinct = train::distinct_of_data(config);
+  }
+  if (distinct) search.distinct_ratio = distinct->ratio;
   parallel::Planner planner(model_of(config, facts), cluster, search);
   parallel::AdviceFacts advice{.fixed = fixed_of(options.settings, config),
                                .network_share = options.network_share,
@@ -271,6 +283,7 @@ int run(const Options& options) {
   out["model"] = {{"parameters", bytes / planner.model().weight_bytes},
                   {"dtype", planner.model().dtype},
                   {"batch_size", planner.model().batch_size}};
+  if (distinct) out["distinct"] = {{"ratio", distinct->ratio}, {"source", distinct->source}};
   for (const parallel::LayoutPlan& plan : plans) {
     Json described = parallel::to_json(planner, plan);
     described["command"] = command_of(options, cluster, described);
@@ -314,7 +327,8 @@ Command plan_command(CLI::App& program) {
   app->add_option(
          "--distinct", options->distinct,
          "different documents of a step over the slots they fill, as metrics.jsonl of a run of "
-         "one replica has them (distinct_documents / slots): says what data.assembly=grouped saves")
+         "one replica has them (distinct_documents / slots): says what data.assembly=grouped "
+         "saves; without it what the run's metrics or the examples' gold documents say")
       ->check(CLI::Range(0.0, 1.0));
   app->add_option("--network-share", options->network_share,
                   "share w of the reference formula in the advice; else what the plan predicts")

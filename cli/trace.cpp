@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "model/model.h"
+#include "train/distinct.h"
 #include "train/model_trace.h"
 #include "train/published_encoder.h"
 
@@ -238,6 +239,10 @@ Command trace_command(CLI::App& program) {
         if (options->timed || options->stages > 0 || !options->output.empty()) {
           config.validate();
           parallel::Trace costs = train::trace_model(config, model, options->timed);
+          if (const auto data = train::distinct_of_data(config)) {
+            costs.distinct_ratio = data->ratio;
+            costs.distinct_source = data->source;
+          }
           if (!options->output.empty()) parallel::write_trace(costs, options->output);
           traced["work"] = work_of(costs);
           if (options->stages > 0) {

@@ -82,9 +82,7 @@ PictureSet::PictureSet(const RunConfig& config, const std::string& path,
                        const std::vector<std::string>& types, const retriever::Documents& documents,
                        data::BadRecords& bad)
     : set(data::read_examples(data_path(config.data, path), bad)) {
-  std::erase_if(set.examples, [&](const data::Example& e) {
-    return !types.empty() && std::find(types.begin(), types.end(), e.type) == types.end();
-  });
+  std::erase_if(set.examples, [&](const data::Example& e) { return !is_of(types, e); });
   std::erase_if(set.examples, [&](const data::Example& e) {
     const auto unknown =
         std::find_if(e.documents.begin(), e.documents.end(),
@@ -104,22 +102,30 @@ std::shared_ptr<const data::Image> PictureSet::picture(const data::Example& exam
   return example.image.empty() ? nullptr : pictures->get(example.image);
 }
 
+bool is_of(const std::vector<std::string>& types, const data::Example& example) {
+  return types.empty() || std::find(types.begin(), types.end(), example.type) != types.end();
+}
+
+data::SamplerConfig sampling_of(const RunConfig& config) {
+  data::SamplerConfig out;
+  out.seed = config.run.seed;
+  out.batch_size = config.train.batch_size;
+  out.group_size = config.data.group_size;
+  out.window = config.data.window;
+  for (const TrainingSet& set : config.data.train) out.weights.push_back(set.weight);
+  if (std::none_of(out.weights.begin(), out.weights.end(), [](double w) { return w > 0; }))
+    out.weights.clear();
+  return out;
+}
+
 StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder,
                      const retriever::Documents& documents,
                      std::shared_ptr<const data::Tokenizer> tokenizer, data::BadRecords& bad)
     : config_(&config), encoder_(&encoder), documents_(&documents) {
   std::vector<const data::ExampleSet*> sets;
-  data::SamplerConfig sampling;
-  sampling.seed = config.run.seed;
-  sampling.batch_size = config.train.batch_size;
-  sampling.group_size = config.data.group_size;
-  sampling.window = config.data.window;
   std::set<int64_t> training_rows;
   std::vector<data::Example> examples;
-  bool weighted = false;
   for (const TrainingSet& set : config.data.train) {
-    sampling.weights.push_back(set.weight);
-    weighted = weighted || set.weight > 0;
     sets_.push_back(set.spans.empty()
                         ? std::make_unique<PictureSet>(config, set.path, set.types, documents, bad)
                         : nullptr);
@@ -152,9 +158,8 @@ StepMaker::StepMaker(const RunConfig& config, const ExampleEncoder& encoder,
   if (config.data.inverse_cloze_per_step + config.data.picture_text_per_step > 0) {
     document_pairs_ = std::make_unique<DocumentPairs>(config, encoder, documents, held_out_);
   }
-  if (!weighted) sampling.weights.clear();
   for (size_t d = 0; d < sets_.size(); ++d) sets.push_back(&set(d));
-  sampler_ = std::make_unique<data::Sampler>(sampling, sets);
+  sampler_ = std::make_unique<data::Sampler>(sampling_of(config), sets);
   data::CounterfactualConfig swaps = config.data.counterfactual;
   swaps.seed += config.run.seed;
   std::vector<const data::Document*> training;

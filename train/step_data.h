@@ -127,6 +127,11 @@ class PairSet {
   std::unique_ptr<data::ImageCache> pictures_;
 };
 
+// How a run draws examples from the sets of data.train; which of a set's those of some types are
+// (empty: all).
+data::SamplerConfig sampling_of(const RunConfig& config);
+bool is_of(const std::vector<std::string>& types, const data::Example& example);
+
 class DocumentPairs;
 class MaskedSpans;
 
