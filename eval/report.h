@@ -1,9 +1,9 @@
 // report.html: one self-contained page about a run, readable from any disk, without a network.
 //
 // Reads what is there of metrics.jsonl, summary.json, config.resolved.json, config.defaults.json,
-// samples.json, data_health.json and run.json in the run folder (docs/formats/metrics.md), so the page of a run that
-// died shows what it got to. Pictures are embedded. Text of the run can never become markup or
-// script in the page.
+// samples.json, data_health.json and run.json in the run folder (docs/formats/metrics.md), so the
+// page of a run that died shows what it got to. Pictures are embedded. Text of the run can never
+// become markup or script in the page.
 #pragma once
 
 #include <string>
