@@ -37,19 +37,31 @@ parallel::Groups join_ranks(train::RunConfig& config) {
   const std::shared_ptr<parallel::Communicator> world =
       join_world(static_cast<double>(p.first_timeout_s));
   const int size = world ? world->size() : 1, rank = world ? world->rank() : 0;
+  const int64_t refresh_ranks = config.retriever.refresh_ranks;
   try {
-    if (p.dp == 0) p.dp = std::max<int64_t>(1, size / std::max<int64_t>(1, p.pp * p.tp));
+    config.retriever.validate();
+    CONTEXTURE_USAGE_REQUIRE(refresh_ranks < size, "retriever.refresh_ranks=", refresh_ranks,
+                             " of ", size, size == 1 ? " rank" : " ranks",
+                             " leaves none to train. Start more (contexture launch --nproc ",
+                             refresh_ranks + 1, "), or set it to 0.");
+    const int training = size - static_cast<int>(refresh_ranks);
+    if (p.dp == 0) p.dp = std::max<int64_t>(1, training / std::max<int64_t>(1, p.pp * p.tp));
     config.validate();
-    parallel::MeshLayout(size, static_cast<int>(p.dp), static_cast<int>(p.pp),
-                         static_cast<int>(p.tp), p.order);
+    try {
+      parallel::MeshLayout(training, static_cast<int>(p.dp), static_cast<int>(p.pp),
+                           static_cast<int>(p.tp), p.order);
+    } catch (const UsageError& error) {
+      if (refresh_ranks == 0) throw;
+      throw UsageError(concat(error.what(), " (", refresh_ranks, " more of the ", size,
+                              " do not train: retriever.refresh_ranks.)"));
+    }
   } catch (const UsageError& error) {
     throw parallel::AgreedError(error.what(), rank);
   }
   parallel::agree_on_device(config.run.device,
                             parallel::detect_launch(parallel::process_environment()), world.get());
   if (!world) return {};
-  return parallel::groups_of(std::make_shared<const parallel::Mesh>(
-      world, static_cast<int>(p.dp), static_cast<int>(p.pp), static_cast<int>(p.tp), p.order));
+  return parallel::groups_of(world, p, static_cast<int>(refresh_ranks));
 }
 
 int on_ranks(train::RunConfig& config, bool finished,
@@ -57,7 +69,7 @@ int on_ranks(train::RunConfig& config, bool finished,
   if (finished && parallel::detect_launch(parallel::process_environment()).rendezvous.size == 1)
     return body({});
   parallel::Groups groups = join_ranks(config);
-  const std::shared_ptr<parallel::Communicator> world = groups.world;
+  const std::shared_ptr<parallel::Communicator> world = groups.all ? groups.all : groups.world;
   return run_on_rank(world, [&] { return body(std::move(groups)); });
 }
 

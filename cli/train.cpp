@@ -15,6 +15,10 @@ namespace contexture::cli {
 namespace {
 
 int verify(const train::RunConfig& config, parallel::Groups groups, bool json) {
+  CONTEXTURE_USAGE_REQUIRE(config.retriever.refresh_ranks == 0,
+                           "retriever.refresh_ranks=", config.retriever.refresh_ranks,
+                           " has no part in --verify-parity, which refreshes nothing. Leave it "
+                           "out, with its ranks.");
   train::apply_threads(config.run);
   const bool first = groups.rank() == 0;
   const train::Difference d = train::verify_parity(config, std::move(groups));
@@ -35,6 +39,7 @@ int verify(const train::RunConfig& config, parallel::Groups groups, bool json) {
 }
 
 int train_run(const train::RunConfig& config, parallel::Groups groups, bool resume, bool json) {
+  if (groups.refreshes()) return train::serve_refreshes(config, groups) ? 75 : 0;
   const bool first = groups.rank() == 0;
   train::Trainer trainer(config, resume, std::move(groups));
   const train::TrainResult result = trainer.run();

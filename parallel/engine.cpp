@@ -79,6 +79,29 @@ Groups groups_of(const std::shared_ptr<const Mesh>& mesh) {
           group(mesh->replica())};
 }
 
+Groups groups_of(const std::shared_ptr<Communicator>& all, const ParallelConfig& config,
+                 int refresh_ranks) {
+  const auto mesh_of = [&](const std::shared_ptr<Communicator>& world) {
+    return groups_of(std::make_shared<const Mesh>(world, static_cast<int>(config.dp),
+                                                  static_cast<int>(config.pp),
+                                                  static_cast<int>(config.tp), config.order));
+  };
+  if (refresh_ranks == 0) return mesh_of(all);
+  std::vector<int> training, office{0};
+  for (int r = 0; r < all->size(); ++r)
+    (r < all->size() - refresh_ranks ? training : office).push_back(r);
+  const auto world = all->subgroup(training, "training");
+  Groups groups;
+  groups.office = all->subgroup(office, "refresh");
+  if (world) {
+    const auto its_office = groups.office;
+    groups = mesh_of(world);
+    groups.office = its_office;
+  }
+  groups.all = all;
+  return groups;
+}
+
 Placement placement_for(const ParallelConfig& config, const BlockList& blocks,
                         const Groups& groups) {
   return place_in_order(blocks, config.partitioner, groups.pp_size(),

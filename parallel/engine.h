@@ -13,7 +13,12 @@ namespace contexture::parallel {
 // this one's dp coordinate.
 struct Groups {
   std::shared_ptr<Communicator> world, dp, pp, tp, replica;
-  int rank() const { return world ? world->rank() : 0; }
+  // Only where some ranks do not train but embed documents for the index (groups_of below): all of
+  // the run, those that train first; and rank 0 with those that do not, null on the others.
+  std::shared_ptr<Communicator> all = nullptr, office = nullptr;
+  int rank() const { return world ? world->rank() : all ? all->rank() : 0; }
+  Communicator* everyone() const { return all ? all.get() : world.get(); }  // null: one process
+  bool refreshes() const { return office && office->rank() > 0; }  // this rank does not train
   int dp_rank() const { return dp ? dp->rank() : 0; }
   int dp_size() const { return dp ? dp->size() : 1; }
   int pp_rank() const { return pp ? pp->rank() : 0; }
@@ -24,6 +29,10 @@ struct Groups {
 
 // A mesh's groups. They keep the mesh alive.
 Groups groups_of(const std::shared_ptr<const Mesh>& mesh);
+// The groups of a rank of `all`, the last refresh_ranks of which do not train: the others are the
+// mesh. Those that do not have `all` and `office` alone. Collective.
+Groups groups_of(const std::shared_ptr<Communicator>& all, const ParallelConfig& config,
+                 int refresh_ranks = 0);
 
 // Where the blocks of a model go. Throws UsageError when the configuration cannot hold it.
 Placement placement_for(const ParallelConfig& config, const BlockList& blocks,

@@ -66,10 +66,11 @@ struct Group {
 struct Hub {
   explicit Hub(bool by_order) : by_order(by_order) {}
   const bool by_order;
-  std::mutex mutex;  // guards all Groups, Meetings' lists and Deliveries, and the failure
+  std::mutex mutex;  // guards all Groups, Meetings' lists and Deliveries, the board and the failure
   std::condition_variable changed;
   int failed_rank = -1;  // the first
   std::string first_cause;
+  std::map<std::string, std::string> board;
   bool failed() const { return failed_rank >= 0; }
 
   // All with the lock held.
@@ -197,6 +198,16 @@ class ThreadCommunicator final : public internal::CommunicatorBase {
   void run_barrier(Call call) override {
     const at::Tensor none = at::empty({0});
     meet(std::move(call), 0, none, none, [](Meeting&) {}).wait();
+  }
+
+  void post_on_board(Call, const std::string& name, const std::string& text) override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->board[name] = text;
+  }
+  std::string read_from_board(Call, const std::string& name) override {
+    const std::lock_guard lock(hub_->mutex);
+    const auto found = hub_->board.find(name);
+    return found == hub_->board.end() ? "" : found->second;
   }
 
   Pending start_send(Call call, const at::Tensor& tensor, int tag) override {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/did_you_mean.h"
 #include "core/error.h"
 #include "core/fault_point.h"
 #include "core/log.h"
@@ -23,111 +22,16 @@ at::Tensor to_float(const at::Tensor& t) { return t.to(at::kCPU, at::kFloat).con
 
 }  // namespace
 
-void RetrieverConfig::validate() const {
-  CONTEXTURE_USAGE_REQUIRE(documents >= 0, "retriever.documents=", documents,
-                           " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(refresh_every >= 0, "retriever.refresh_every=", refresh_every,
-                           " must not be negative.");
-  CONTEXTURE_USAGE_REQUIRE(
-      refresh_every == 0 || refresh_schedule.empty(), "retriever.refresh_every=", refresh_every,
-      " and retriever.refresh_schedule=", refresh_schedule, " both say when. Keep one.");
-  const int64_t shortest = schedule().shortest();
-  CONTEXTURE_USAGE_REQUIRE(refresh_lag >= 0 && (refresh_lag == 0 || refresh_lag <= shortest),
-                           "retriever.refresh_lag=", refresh_lag,
-                           " must lie between 0 and the steps between two refreshes, ", shortest,
-                           ": one refresh must be swapped in before the next starts.");
-  CONTEXTURE_USAGE_REQUIRE(partial_every >= 0 && partial_documents >= 0 &&
-                               (partial_every > 0) == (partial_documents > 0),
-                           "retriever.partial_every=", partial_every,
-                           " and retriever.partial_documents=", partial_documents,
-                           " go together: set both, or neither.");
-  CONTEXTURE_USAGE_REQUIRE(
-      partial_every == 0 || refresh_lag == 0, "retriever.partial_every=", partial_every,
-      " and retriever.refresh_lag=", refresh_lag,
-      ": a late refresh would put older vectors over newer ones. Set one of them to 0.");
-  CONTEXTURE_USAGE_REQUIRE(
-      overretrieve == 0 || overretrieve >= documents, "retriever.overretrieve=", overretrieve,
-      " is less than retriever.documents=", documents, ". Raise it, or set it to 0.");
-  const std::vector<std::string>& computed = model::ObjectiveOptions::names();
-  std::vector<std::string> known{"reader", "attentive", "contrastive"};
-  known.insert(known.end(), computed.begin(), computed.end());
-  for (const auto& [name, value] : objectives) {
-    CONTEXTURE_USAGE_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(),
-                             "retriever.objectives names '", name, "', which is no objective.",
-                             did_you_mean_hint(name, known));
-    CONTEXTURE_USAGE_REQUIRE(value >= 0, "retriever.objectives.", name, "=", value,
-                             " must not be negative.");
-    const bool reads = std::find(computed.begin(), computed.end(), name) != computed.end();
-    CONTEXTURE_USAGE_REQUIRE(!reads || value == 0 || documents > 0, "retriever.objectives.", name,
-                             "=", value,
-                             " is about retrieved documents, but retriever.documents=0.");
-    const bool distils = name == "emdr2" || name == "pdist" || name == "loop" || name == "adist";
-    CONTEXTURE_USAGE_REQUIRE(
-        !distils || value == 0 || !frozen, "retriever.objectives.", name, "=", value,
-        " trains nothing but the retriever, and retriever.frozen=true. Drop one.");
-  }
-  for (const char* name : {"attentive", "adist"}) {
-    CONTEXTURE_USAGE_REQUIRE(
-        weight(name) == 0 || weight("reader") > 0, "retriever.objectives.", name, "=", weight(name),
-        " is about the reader of all documents at once, which has no weight here (rag_sequence, "
-        "rag_token and "
-        "realm read one at a time). Set retriever.objectives.reader=1, or drop ",
-        name, ".");
-  }
-  CONTEXTURE_USAGE_REQUIRE(weight("reader") + weight("rag_sequence") + weight("rag_token") +
-                                   weight("realm") + weight("contrastive") >
-                               0,
-                           "retriever.objectives train neither a reader nor, by contrast, a "
-                           "retriever. Give one of reader, rag_sequence, "
-                           "rag_token, realm or contrastive a weight.");
-  CONTEXTURE_USAGE_REQUIRE(hard_negatives >= 0 && (hard_negatives == 0 || documents > 0),
-                           "retriever.hard_negatives=", hard_negatives,
-                           " must not be negative, and needs retriever.documents above 0: they "
-                           "come with the documents' search.");
-  CONTEXTURE_USAGE_REQUIRE(false_negatives == "gold" || false_negatives == "answer",
-                           "retriever.false_negatives=", false_negatives,
-                           " is not known. Use gold or answer.");
-  CONTEXTURE_USAGE_REQUIRE(likelihood == "token" || likelihood == "sequence",
-                           "retriever.likelihood=", likelihood,
-                           " is not known. Use token or sequence.");
-  CONTEXTURE_USAGE_REQUIRE(target_temperature > 0,
-                           "retriever.target_temperature=", target_temperature,
-                           " must be positive.");
-  CONTEXTURE_USAGE_REQUIRE(kl_reduction == "batchmean" || kl_reduction == "mean",
-                           "retriever.kl_reduction=", kl_reduction,
-                           " is not known. Use batchmean or mean.");
-}
-
-RefreshSchedule RetrieverConfig::schedule() const {
-  return refresh_schedule.empty() ? RefreshSchedule::every(refresh_every)
-                                  : RefreshSchedule::parse(refresh_schedule);
-}
-
-double RetrieverConfig::weight(const std::string& objective) const {
-  if (const auto it = objectives.find(objective); it != objectives.end()) return it->second;
-  if (objective != "reader") return 0.0;
-  return weight("rag_sequence") + weight("rag_token") + weight("realm") > 0 ? 0.0 : 1.0;
-}
-
-model::ObjectiveOptions RetrieverConfig::objective_options() const {
-  model::ObjectiveOptions options;
-  for (const std::string& name : model::ObjectiveOptions::names())
-    options.weights[name] = weight(name);
-  options.target = {likelihood == "sequence", target_temperature};
-  options.kl_mean = kl_reduction == "mean";
-  options.trains_retriever = !frozen;
-  options.joint = weight("reader") > 0;
-  return options;
-}
-
 Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed,
                      const model::Model* whole, const parallel::Groups& groups,
-                     const std::optional<State>& state, at::Device device)
+                     const std::optional<State>& state, RefreshRanks* refresh_ranks,
+                     at::Device device)
     : config_(config),
       documents_(&documents),
       embed_(std::move(embed)),
       whole_(whole),
       groups_(groups),
+      refresh_ranks_(refresh_ranks),
       device_(device),
       schedule_(config.schedule()) {
   if (counts()) retrieved_U_ = at::zeros({documents.size()}, at::kLong);
@@ -153,23 +57,22 @@ Retriever::Retriever(const RetrieverConfig& config, const Documents& documents, 
 }
 
 Retriever::~Retriever() {
-  if (pending_.valid()) pending_.wait();
+  // The thread uses what is destroyed here; what refresh ranks embedded nobody has to fetch any
+  // more.
+  if (refresh_ranks_ == nullptr) await_pending();
 }
 
-Retriever::Rows Retriever::embedded() const {
+Rows Retriever::embedded() const {
   const auto [begin, end] =
       parallel::part_of(documents_->size(), {groups_.dp_rank(), groups_.dp_size()});
   return {begin, end};
 }
 
-// A share of what the replica embeds, so that no vector has to leave its replica.
-Retriever::Rows Retriever::kept() const {
+Rows Retriever::kept() const {
   if (!sharded()) return {0, documents_->size()};
-  const Rows replica = embedded();
-  if (groups_.replica == nullptr) return replica;
-  const auto [begin, end] = parallel::part_of(replica.end - replica.begin,
-                                              {groups_.replica->rank(), groups_.replica->size()});
-  return {replica.begin + begin, replica.begin + end};
+  const parallel::Communicator* replica = groups_.replica.get();
+  return kept_rows(documents_->size(), {groups_.dp_rank(), groups_.dp_size()},
+                   replica ? parallel::Part{replica->rank(), replica->size()} : parallel::Part());
 }
 
 at::Tensor Retriever::embed_kept() const {
@@ -351,6 +254,13 @@ bool Retriever::after_step(int64_t step) {
     return true;
   }
   pending_since_ = step;
+  if (refresh_ranks_ != nullptr) {
+    refresh_ranks_->start();
+    pending_ = std::async(std::launch::deferred, [this] {
+                 return refresh_ranks_->fetch(holds_index() ? kept() : Rows());
+               }).share();
+    return changed;
+  }
   if (whole_ == nullptr) {
     // A thread of its own would mix its collectives with those of training.
     std::promise<at::Tensor> done;
@@ -376,6 +286,10 @@ void Retriever::update(int64_t row) {
   const int64_t mine = row - kept().begin;
   index_->replace(std::span<const int64_t>(&mine, 1), floats(vector));
   if (vectors_UE_.defined()) vectors_UE_.select(0, mine).copy_(vector[0]);
+}
+
+void Retriever::await_pending() const {
+  if (pending_.valid()) pending_.wait();
 }
 
 Retriever::State Retriever::state() const {

@@ -1,8 +1,8 @@
 // What a training step looks documents up in: an index over the corpus as embedded by some past
-// state of the encoder, and how it is refreshed: from the live encoder between two steps, or on a
-// thread from a snapshot and swapped in a stated number of steps later, waiting if late, so that a
-// resumed run retrieves the same documents. In a run of many ranks each may keep the vectors of
-// some documents alone.
+// state of the encoder, and how it is refreshed: from the live encoder between two steps, or from a
+// snapshot, on a thread or on ranks that do nothing else, and swapped in a stated number of steps
+// later, waiting if late, so that a resumed run retrieves the same documents. In a run of many
+// ranks each may keep the vectors of some documents alone.
 #pragma once
 #include <functional>
 #include <future>
@@ -16,6 +16,7 @@
 #include "retriever/documents.h"
 #include "retriever/index.h"
 #include "retriever/refresh.h"
+#include "retriever/refresh_ranks.h"
 
 namespace contexture::retriever {
 
@@ -27,6 +28,7 @@ struct RetrieverConfig {
   int64_t refresh_every = 0;
   std::string refresh_schedule;
   int64_t refresh_lag = 0;
+  int64_t refresh_ranks = 0;
   int64_t partial_every = 0;
   int64_t partial_documents = 0;
   int64_t overretrieve = 0;
@@ -55,6 +57,9 @@ struct RetrieverConfig {
     visit("refresh_lag", refresh_lag,
           "0: refresh between two steps; N: on a thread from a snapshot, swapped in N steps after "
           "its start");
+    visit("refresh_ranks", refresh_ranks,
+          "with a lag: the last ranks of the run, this many, do not train but embed the documents "
+          "from a snapshot");
     visit("partial_every", partial_every,
           "steps between refreshes of the most retrieved documents alone; 0: never");
     visit("partial_documents", partial_documents,
@@ -112,11 +117,13 @@ class Retriever {
 
   // Builds the first index from the current weights, or from a checkpoint's state, whichever ranks
   // wrote it. whole: the model, where this process has all of it: a refresh with a lag then embeds
-  // a snapshot on a thread; else at its start. groups: this rank's. device: where an exact index is
-  // searched (Index::search_on). All references must outlive this. Collective.
+  // a snapshot on a thread; else at its start. groups: this rank's. refresh_ranks: those that do it
+  // instead, or null. device: where an exact index is searched (Index::search_on). All references
+  // must outlive this. Collective.
   Retriever(const RetrieverConfig& config, const Documents& documents, Embed embed,
             const model::Model* whole, const parallel::Groups& groups = {},
-            const std::optional<State>& state = {}, at::Device device = at::kCPU);
+            const std::optional<State>& state = {}, RefreshRanks* refresh_ranks = nullptr,
+            at::Device device = at::kCPU);
   ~Retriever();
 
   // Rows of the best k documents per query, best first. query_BE: [B, E] CPU. Only where the index
@@ -148,13 +155,11 @@ class Retriever {
   }  // over the ranks of the world
   bool holds_index() const { return sharded() || groups_.first_of_replica(); }
   const Index& index() const { return *index_; }  // of this rank's documents
-  State state() const;                            // waits for a refresh on the thread
+  // Waits for what a refresh that is under way comes to. Collective.
+  void await_pending() const;
+  State state() const;  // does so, too; of many ranks only where await_pending() came before
 
  private:
-  struct Rows {
-    int64_t begin = 0, end = 0;
-    bool has(int64_t row) const { return row >= begin && row < end; }
-  };
   Rows embedded() const;  // by this rank's replica in a refresh
   Rows kept() const;      // by this rank
   at::Tensor embed_kept() const;
@@ -174,6 +179,7 @@ class Retriever {
   Embed embed_;
   const model::Model* whole_;
   parallel::Groups groups_;
+  RefreshRanks* refresh_ranks_;
   at::Device device_;
   std::unique_ptr<Index> index_;
   at::Tensor vectors_UE_;  // what index_ was made from (U: those kept), where it keeps less than

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -52,7 +53,8 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
     retriever::TextReader(from, shape);  // refuses a vocabulary that does not fit
     write_encoder_folder(from, shape, encoder);
   }
-  if (groups.world) groups.world->barrier();  // for rank 0's tokenizer and encoder
+  if (parallel::Communicator* everyone = groups.everyone())
+    everyone->barrier();  // for rank 0's tokenizer and encoder
   std::shared_ptr<const retriever::TextReader> reader;
   if (published) {
     config_.model.read_text_encoder(encoder);
@@ -66,12 +68,20 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
   corpus_ = retriever::Corpus::load(data_path(config_.data, config_.data.corpus), bad);
   model_ = std::make_shared<model::Model>(config_.model, groups.tp, config_.parallel.sequence,
                                           config_.retriever.objective_options());
+  const at::ScalarType dtype = precision_of(config_.train.precision, device);
+  documents_ = std::make_unique<retriever::Documents>(
+      corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad, reader);
+  if (groups.refreshes()) {
+    const std::vector<parallel::Parameter*> encoder = retriever::document_parameters(*model_);
+    model_->materialise(dtype, device, config_.run.seed, [&](const parallel::Parameter& p) {
+      return std::find(encoder.begin(), encoder.end(), &p) != encoder.end();
+    });
+    return;
+  }
   parallel::Placement placement = placement_of(config_, *model_, groups, corpus_.size());
-  model_->materialise(precision_of(config_.train.precision, device), device, config_.run.seed,
-                      [&](const parallel::Parameter& p) {
-                        return parallel::Engine::owns(placement, model_->blocks(), p,
-                                                      groups.pp_rank());
-                      });
+  model_->materialise(dtype, device, config_.run.seed, [&](const parallel::Parameter& p) {
+    return parallel::Engine::owns(placement, model_->blocks(), p, groups.pp_rank());
+  });
   apply_groups(config_.optimizer, model_->parameters());
   engine_ =
       std::make_unique<parallel::Engine>(config_.parallel, std::move(groups), std::move(placement),
@@ -81,8 +91,6 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
     engine_->pipeline().set_sliced(
         [](const parallel::Block& block) { return !encodes_documents(block); });
   }
-  documents_ = std::make_unique<retriever::Documents>(
-      corpus_, *tokenizer_, config_.model, config_.data.max_document_tokens, bad, reader);
   encoder_ = std::make_unique<ExampleEncoder>(config_, *tokenizer_, *documents_, reader);
 }
 
@@ -137,10 +145,28 @@ std::vector<retriever::Ranking> rankings(const at::Tensor& found) {
 
 void Session::make_retriever(const std::optional<retriever::Retriever::State>& state) {
   const parallel::Groups& groups = engine_->groups();
+  if (groups.all) {
+    refresh_ranks_ = std::make_unique<retriever::RefreshRanks>(
+        *model_, *engine_, documents_->size(), static_cast<double>(config_.parallel.timeout_s));
+  }
   retriever_ = std::make_unique<retriever::Retriever>(
       config_.retriever, *documents_,
       [this](const std::vector<const model::Sequence*>& some) { return embed("doc", some); },
-      groups.world == nullptr ? model_.get() : nullptr, groups, state, model_->device());
+      groups.world == nullptr ? model_.get() : nullptr, groups, state, refresh_ranks_.get(),
+      model_->device());
+}
+
+bool serve_refreshes(const RunConfig& config, const parallel::Groups& groups) {
+  apply_threads(config.run);
+  data::BadRecords bad(data::BadRecords::parse_policy(config.data.bad_records));
+  Session session(config, bad, groups);
+  const parallel::ParallelConfig& p = config.parallel;
+  const int training = groups.all->size() - (groups.office->size() - 1);
+  return retriever::serve_refreshes(
+      session.model(), session.documents(), groups,
+      parallel::MeshLayout(training, training / static_cast<int>(p.pp * p.tp),
+                           static_cast<int>(p.pp), static_cast<int>(p.tp), p.order),
+      config.retriever.sharded, static_cast<double>(p.timeout_s));
 }
 
 RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& overrides) {
@@ -150,8 +176,12 @@ RunConfig settings_of(const fs::path& run_dir, const std::vector<std::string>& o
   RunConfig config;
   apply_json(config, read_file(resolved), resolved.string());
   config.parallel.dp = 0;
+  config.retriever.refresh_ranks = 0;
   for (const std::string& set : overrides) apply_set(config, set);
   config.run.dir = run_dir.string();
+  CONTEXTURE_USAGE_REQUIRE(config.retriever.refresh_ranks == 0,
+                           "retriever.refresh_ranks=", config.retriever.refresh_ranks,
+                           " is for training: here every rank takes part. Leave it out.");
   return config;
 }
 
@@ -167,6 +197,7 @@ std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& b
 
 void save_retriever(const retriever::Retriever& retriever, bool first,
                     parallel::Checkpoint& checkpoint) {
+  retriever.await_pending();
   if (!first && !retriever.sharded()) return;
   const retriever::Retriever::State state = retriever.state();
   parallel::NamedTensors& tensors = checkpoint.files["retriever"];

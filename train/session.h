@@ -22,14 +22,16 @@ class Session {
   // train.start_from, a tokenizer that would be trained is that model's instead. Other weights than
   // those drawn are taken by start_weights(). groups: this rank's communicators; it
   // then holds its part of the model only. A tokenizer is trained by rank 0. The model is on
-  // run.device (parallel/device.h), which becomes the calling thread's.
+  // run.device (parallel/device.h), which becomes the calling thread's. On a rank that only
+  // refreshes the index there are the documents and the encoder of documents, no engine.
   Session(const RunConfig& config, data::BadRecords& bad, parallel::Groups groups = {});
 
   // In place of those drawn: the weights of train.start_from, or else the published encoder's,
   // where there is one. Throws DataError when train.start_from does not fit. Collective.
   void start_weights(AdamW& optimizer);
 
-  // Builds the index from the model's current weights, or from a checkpoint's. Collective.
+  // Builds the index from the model's current weights, or from a checkpoint's. Collective, with
+  // the ranks that only refresh it.
   void make_retriever(const std::optional<retriever::Retriever::State>& state = {});
 
   // Embeddings of each replica's own queries, on all its ranks. Collective.
@@ -47,6 +49,7 @@ class Session {
   parallel::Engine& engine() { return *engine_; }
   const parallel::Inference& inference() const { return *inference_; }
   retriever::Retriever& retriever() { return *retriever_; }
+  retriever::RefreshRanks* refresh_ranks() { return refresh_ranks_.get(); }  // null: none
   const ExampleEncoder& encoder() const { return *encoder_; }
 
  private:
@@ -57,6 +60,7 @@ class Session {
   std::shared_ptr<model::Model> model_;
   std::unique_ptr<parallel::Engine> engine_;
   std::unique_ptr<parallel::Inference> inference_;
+  std::unique_ptr<retriever::RefreshRanks> refresh_ranks_;
   std::unique_ptr<retriever::Retriever> retriever_;
   std::unique_ptr<ExampleEncoder> encoder_;
 };
@@ -76,7 +80,12 @@ std::unique_ptr<Session> open_run(const RunConfig& settings, data::BadRecords& b
                                   int64_t step = -1, bool with_index = true,
                                   parallel::Groups groups = {});
 
-// The retriever's part of a checkpoint, out and in. Out: of this rank's; first: of the world.
+// What a rank does that does not train (parallel::Groups::refreshes): embeds documents whenever the
+// index is refreshed, until training ends. True: training was told to stop.
+bool serve_refreshes(const RunConfig& config, const parallel::Groups& groups);
+
+// The retriever's part of a checkpoint, out and in. Out: of this rank's; first: of the world; waits
+// for a refresh that is under way, with all ranks.
 void save_retriever(const retriever::Retriever& retriever, bool first,
                     parallel::Checkpoint& checkpoint);
 retriever::Retriever::State load_retriever(const parallel::Checkpoint& checkpoint);

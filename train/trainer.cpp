@@ -129,6 +129,8 @@ void Trainer::banner() const {
     log::info("dp {} x pp {} x tp {} | schedule {} | ZeRO {}", parallel.dp, parallel.pp,
               parallel.tp, parallel.schedule, parallel.zero);
   }
+  if (const auto* refresh_ranks = session_->refresh_ranks())
+    log::info("{} more ranks embed the documents for each refresh", refresh_ranks->count());
   log::info("run folder {} | {}", folder_->path().string(),
             step_ > 0 ? concat("resumed after step ", step_) : std::string("from the start"));
   const retriever::RetrieverConfig& retriever = config_.retriever;
@@ -203,11 +205,11 @@ TrainResult Trainer::run() {
     }
     if (due(config_.eval.every, step_) && !config_.data.dev.empty()) evaluate(step_);
     if (due(config_.checkpoint.every, step_) || step_ == end) save(step_);
-    if (const auto& world = session_->engine().groups().world)
-      world->set_deadline(static_cast<double>(config_.parallel.timeout_s));
+    set_deadline(config_.parallel.timeout_s);
   }
   if (step_ < end) save(step_);
   finish_save(/*wait=*/true);
+  if (auto* refresh_ranks = session_->refresh_ranks()) refresh_ranks->end(/*stopped=*/step_ < end);
   if (step_ < end) {
     result.stopped_by_signal = true;
     if (writes())
@@ -219,8 +221,10 @@ TrainResult Trainer::run() {
 }
 
 bool Trainer::stop_agreed() {
+  auto* refresh_ranks = writes() ? session_->refresh_ranks() : nullptr;
+  const bool stop = (refresh_ranks && refresh_ranks->told_to_stop()) || stop_requested();
   const at::Tensor told =
-      at::tensor({stop_requested() ? 1 : 0, saving_ && !saving_->written() ? 1 : 0}, at::kLong);
+      at::tensor({stop ? 1 : 0, saving_ && !saving_->written() ? 1 : 0}, at::kLong);
   if (const auto& world = session_->engine().groups().world)
     world->all_reduce(told, parallel::ReduceOp::kMax).wait();
   if (saving_ && told[1].item<int64_t>() == 0) finish_save(/*wait=*/false);
@@ -228,7 +232,13 @@ bool Trainer::stop_agreed() {
 }
 
 void Trainer::set_phase(const char* phase) const {
-  if (const auto& world = session_->engine().groups().world) world->set_phase(phase);
+  if (parallel::Communicator* ranks = session_->engine().groups().everyone())
+    ranks->set_phase(phase);
+}
+
+void Trainer::set_deadline(int64_t seconds) const {
+  if (parallel::Communicator* ranks = session_->engine().groups().everyone())
+    ranks->set_deadline(static_cast<double>(seconds));
 }
 
 void Trainer::log_step(int64_t step, const StepStats& stats, double rate, double grad_norm,
@@ -298,8 +308,7 @@ void Trainer::warn_if_stale() {
 void Trainer::evaluate(int64_t step) {
   set_phase("evaluation");
   // Replicas with fewer or shorter answers to write wait for the others.
-  if (const auto& world = session_->engine().groups().world)
-    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));
+  set_deadline(config_.parallel.first_timeout_s);
   const Json figures =
       Evaluator(*session_).quick(*dev_, Evaluator::choose(*dev_, config_.eval.examples));
   if (writes()) {
@@ -337,8 +346,7 @@ void Trainer::save(int64_t step) {
     checkpoint.state["samples_seen"] = samples_seen_;
     if (loss_scale_.on()) checkpoint.state["loss_scale"] = loss_scale_.state();
   }
-  if (world != nullptr)
-    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
+  set_deadline(config_.parallel.first_timeout_s);  // disks differ
   saving_ = std::make_unique<parallel::CheckpointSave>(checkpoints(), std::move(checkpoint), world);
   if (!config_.checkpoint.async) finish_save(/*wait=*/true);
   if (writes()) metrics_->append({{"step", step}, {"save_stall_s", now_s() - start}});
@@ -347,9 +355,7 @@ void Trainer::save(int64_t step) {
 void Trainer::finish_save(bool wait) {
   if (!saving_) return;
   set_phase("save");
-  const auto& world = session_->engine().groups().world;
-  if (wait && world)
-    world->set_deadline(static_cast<double>(config_.parallel.first_timeout_s));  // disks differ
+  if (wait) set_deadline(config_.parallel.first_timeout_s);  // disks differ
   saving_->finish();
   saving_.reset();
   if (!writes()) return;

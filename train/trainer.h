@@ -38,6 +38,7 @@ class Trainer {
   bool stop_agreed();  // whether any rank was told to stop; ends a save whose files all ranks have
                        // written
   void set_phase(const char* phase) const;
+  void set_deadline(int64_t seconds) const;
   void banner() const;
   void save(int64_t step);
   void finish_save(bool wait);

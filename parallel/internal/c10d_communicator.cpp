@@ -280,6 +280,16 @@ class C10dCommunicator final : public internal::CommunicatorBase {
     }).wait();
   }
 
+  void post_on_board(Call call, const std::string& name, const std::string& text) override {
+    if (links_->world && !links_->world->post(name, text, state_->deadline_s)) board_failed(call);
+  }
+  std::string read_from_board(Call call, const std::string& name) override {
+    if (!links_->world) return "";
+    const auto text = links_->world->read(name, state_->deadline_s);
+    if (!text) board_failed(call);
+    return *text;
+  }
+
   std::shared_ptr<Communicator> make_subgroup(Call, const std::vector<int>& ranks,
                                               const std::string& name) override {
     const std::string prefix = concat(prefix_, "/", num_subgroups_++);
@@ -293,6 +303,11 @@ class C10dCommunicator final : public internal::CommunicatorBase {
   }
 
  private:
+  [[noreturn]] void board_failed(const Call& call) const {
+    links_->fail(call, std::runtime_error("another rank has failed, or the store does not answer"),
+                 state_->deadline_s);
+  }
+
   milliseconds timeout() const { return to_ms(state_->deadline_s); }
 
   template <typename Make>

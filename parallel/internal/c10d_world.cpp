@@ -219,6 +219,20 @@ void World::require_alive(const std::string& where) const {
   throw PeerFailure(concat(where, ": another rank failed"), verdict_);
 }
 
+bool World::post(const std::string& name, const std::string& what, double limit_s) const {
+  return run_within(to_ms(limit_s),
+                    [name, what, store = store_] { store->set("board/" + name, bytes(what)); });
+}
+
+std::optional<std::string> World::read(const std::string& name, double limit_s) const {
+  const auto found = std::make_shared<std::optional<std::string>>();
+  const bool ok = run_within(to_ms(limit_s), [found, key = "board/" + name, store = store_] {
+    if (store->add("num_failed", 0) > 0) return;
+    *found = store->check({key}) ? text(store->get(key)) : "";
+  });
+  return ok ? *found : std::nullopt;
+}
+
 void World::fail(const std::string& where, const std::string& reason,
                  const std::function<void()>& close_links) {
   require_alive(where);

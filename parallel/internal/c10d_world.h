@@ -6,6 +6,7 @@
 // name it.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -26,6 +27,10 @@ class World {
   bool failed() const { return !verdict_.empty(); }
   // Throws when a failure is known.
   void require_alive(const std::string& where) const;
+  // A text on the board that all ranks see (parallel/board.h). False, or nothing, where the store
+  // does not answer within the limit or a rank has failed.
+  bool post(const std::string& name, const std::string& text, double limit_s) const;
+  std::optional<std::string> read(const std::string& name, double limit_s) const;
   // An operation has failed: `close_links` closes this rank's links; then the first cause is looked
   // for, for about a second, or set.
   [[noreturn]] void fail(const std::string& where, const std::string& reason,

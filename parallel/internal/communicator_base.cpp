@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/board.h"
+
 namespace contexture::parallel::internal {
 namespace {
 
@@ -153,6 +155,14 @@ void CommunicatorBase::set_deadline(double seconds) {
   state_->deadline_s = seconds;
 }
 
+void CommunicatorBase::post(const std::string& name, const std::string& text) {
+  post_on_board(count("post", static_cast<int64_t>(text.size())), name, text);
+}
+
+std::string CommunicatorBase::read(const std::string& name) {
+  return read_from_board(count("read", 0), name);
+}
+
 std::vector<int> CommunicatorBase::world_ranks_of(const std::vector<int>& ranks) const {
   std::vector<int> out;
   for (const int rank : ranks) out.push_back(world_ranks_[static_cast<size_t>(rank)]);
@@ -188,3 +198,23 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 }  // namespace contexture::parallel::internal
+
+namespace contexture::parallel {
+namespace {
+
+// Every communicator is one.
+internal::CommunicatorBase& base_of(Communicator& communicator) {
+  return dynamic_cast<internal::CommunicatorBase&>(communicator);
+}
+
+}  // namespace
+
+void post(Communicator& communicator, const std::string& name, const std::string& text) {
+  base_of(communicator).post(name, text);
+}
+
+std::string read(Communicator& communicator, const std::string& name) {
+  return base_of(communicator).read(name);
+}
+
+}  // namespace contexture::parallel

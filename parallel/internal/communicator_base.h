@@ -44,6 +44,8 @@ class CommunicatorBase : public Communicator {
   std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks,
                                          const std::string& name) final;
   void set_deadline(double seconds) final;
+  void post(const std::string& name, const std::string& text);  // parallel/board.h
+  std::string read(const std::string& name);
   void set_phase(const std::string& phase) final { state_->phase = phase; }
   std::map<std::string, Traffic> traffic() const final { return traffic_; }
   std::map<int, Traffic> links() const final { return links_; }
@@ -63,6 +65,8 @@ class CommunicatorBase : public Communicator {
   virtual Pending start_send(Call call, const at::Tensor& tensor, int tag) = 0;
   virtual Pending start_receive(Call call, const at::Tensor& tensor, int tag) = 0;
   virtual void run_barrier(Call call) = 0;
+  virtual void post_on_board(Call call, const std::string& name, const std::string& text) = 0;
+  virtual std::string read_from_board(Call call, const std::string& name) = 0;
   // The group of these ranks of this group, or null when this rank is not one of them.
   virtual std::shared_ptr<Communicator> make_subgroup(Call call, const std::vector<int>& ranks,
                                                       const std::string& name) = 0;

@@ -294,6 +294,74 @@ TEST(Parallel, ASignalToOneRankSavesOnAllAndExits75) {
   }
 }
 
+// Refreshes with a lag, on a thread or on ranks of their own.
+Arguments refreshing(const fs::path& run, int ranks, const std::vector<std::string>& more = {}) {
+  return with(
+      tiny_training(run, set({"train.steps=16", "checkpoint.every=5", "eval.every=0",
+                              "retriever.refresh_every=4", "retriever.refresh_lag=3",
+                              "retriever.gold=false", concat("retriever.refresh_ranks=", ranks)})),
+      set(more));
+}
+
+TEST(Parallel, ARefreshRankChangesNoNumber) {
+  const TempDir dir;
+  const fs::path thread = dir.path() / "thread", beside = dir.path() / "beside",
+                 two = dir.path() / "two", three = dir.path() / "three";
+  ASSERT_EQ(run_program(refreshing(thread, 0)).code, 0);
+  ASSERT_EQ(run_program(launched(2, refreshing(beside, 1))).code, 0);
+  EXPECT_EQ(losses(beside), losses(thread));
+  ASSERT_EQ(run_program(launched(2, refreshing(two, 0))).code, 0);
+  // Killed in the middle of its third refresh, of step 12, and started again.
+  ::setenv("CONTEXTURE_KILL_AT", "2 refresh 3", 1);
+  const Result killed = run_program(launched(3, refreshing(three, 1)));
+  ::unsetenv("CONTEXTURE_KILL_AT");
+  EXPECT_EQ(killed.code, 4) << killed.err;
+  EXPECT_EQ(count(killed.err, "rank 2 of 3 was killed by signal 9"), 1) << killed.err;
+  const Result resumed = run_program(launched(3, with(refreshing(three, 1), {"--resume"})));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(losses(three), losses(two));
+  EXPECT_EQ(run_program({"eval", three, "--examples", "2", "--data", "train.jsonl"}).code, 0);
+  for (const auto& [arguments, words] : std::vector<std::pair<Arguments, std::string>>{
+           {refreshing(three, 1), "leaves none to train"},
+           {launched(2, refreshing(three, 2)), "leaves none to train"},
+           {refreshing(three, 1, {"retriever.refresh_lag=0"}), "retriever.refresh_lag"},
+           {launched(3, refreshing(three, 1, {"parallel.pp=3"})), "1 more of the 3 do not train"},
+           {launched(2, with(refreshing(three, 1), {"--verify-parity"})), "--verify-parity"},
+           {{"eval", three, "--set", "retriever.refresh_ranks=1"}, "is for training"}}) {
+    const Result refused = run_program(arguments);
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    EXPECT_EQ(count(refused.err, words), 1) << refused.err;
+  }
+}
+
+TEST(Parallel, AnIdleRefreshRankEndsWithTheOthers) {
+  const TempDir dir;
+  struct Case {
+    int rank, signal, code;
+    const char* words;
+  };
+  for (const Case& c :
+       {Case{2, SIGSTOP, 4, "rank 2, which refreshes the index, has shown no life"},
+        Case{0, SIGKILL, 4, "rank 0"}, Case{1, SIGKILL, 4, "rank 1"}, Case{2, SIGTERM, 75, ""}}) {
+    SCOPED_TRACE(concat("signal ", c.signal, " to rank ", c.rank));
+    const fs::path run = dir.path() / concat("run-", c.rank, "-", c.signal);
+    Process launcher(
+        launched(3, refreshing(run, 1,
+                               {"train.steps=100000", "checkpoint.every=0", "parallel.timeout_s=5",
+                                "retriever.refresh_every=90000"})));
+    ASSERT_TRUE(launcher.wait_until([&] { return last_step(run) >= 3; }));
+    const std::vector<pid_t> ranks = ranks_of(launcher);
+    ASSERT_EQ(ranks.size(), 3u);
+    const auto start = steady_clock::now();
+    ASSERT_EQ(kill(ranks[c.rank], c.signal), 0);
+    const Result result = launcher.wait();
+    EXPECT_LT(seconds_since(start), 30.0);
+    EXPECT_EQ(result.code, c.code) << result.err;
+    EXPECT_TRUE(contains(result.err, c.words)) << result.err;
+    for (const pid_t pid : ranks) EXPECT_NE(kill(pid, 0), 0) << "a rank outlived the launcher";
+  }
+}
+
 // Files may not grow beyond a size, as on a full disk or quota.
 class FileLimit {
  public:

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "parallel/board.h"
 #include "ranks.h"
 
 namespace contexture::parallel {
@@ -189,6 +190,16 @@ void counted(Communicator& world) {
   }
 }
 
+void board(Communicator& world) {
+  RANK_CHECK(read(world, "nothing").empty());
+  post(world, concat("of ", world.rank()), "first");
+  post(world, concat("of ", world.rank()), concat("second of ", world.rank()));
+  world.barrier();
+  for (int r = 0; r < world.size(); ++r)
+    RANK_CHECK(read(world, concat("of ", r)) == concat("second of ", r), r);
+  world.barrier();
+}
+
 // --- failures
 // -----------------------------------------------------------------------------------------------------------
 
@@ -219,6 +230,20 @@ void a_chain_of_waits(Communicator& world) {
   world.receive(at::zeros({5}), world.rank() + 1, 4).wait();
 }
 
+// All but the last, which stops on an error of its own, look at the board and wait for nobody.
+void lookers(Communicator& world) {
+  world.set_phase("looking");
+  if (world.rank() == world.size() - 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    world.abort("the disk is full");
+    world.barrier();
+  }
+  for (;;) {
+    RANK_CHECK(read(world, "nothing").empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 const bool kRegistered = [] {
   scenarios() = {{"sums", sums},
                  {"scattered_sums", scattered_sums},
@@ -227,9 +252,11 @@ const bool kRegistered = [] {
                  {"overlap", overlap},
                  {"subgroups", subgroups},
                  {"counted", counted},
+                 {"board", board},
                  {"reduce_for_ever", reduce_for_ever},
                  {"one_stays_away", one_stays_away},
-                 {"chain", a_chain_of_waits}};
+                 {"chain", a_chain_of_waits},
+                 {"lookers", lookers}};
   return true;
 }();
 
@@ -290,6 +317,8 @@ TEST_P(EveryCommunicator, OverlapsOperationsWaitedForInAnyOrder) { expect_ok("ov
 TEST_P(EveryCommunicator, WorksInSubgroups) { expect_ok("subgroups"); }
 TEST_P(EveryCommunicator, CountsCallsMessagesAndBytes) { expect_ok("counted"); }
 
+TEST_P(EveryCommunicator, ShowsAllWhatIsOnTheBoard) { expect_ok("board"); }
+
 TEST_P(EveryCommunicator, ADeadlineThatPassesNamesOperationAndPhase) {
   const double start = now_s();
   const std::vector<Outcome> outcomes = run("one_stays_away", 1);
@@ -317,6 +346,18 @@ TEST_P(EveryCommunicator, AnAbortReachesThoseWhoWaitForOthersAndNamesItsCause) {
     EXPECT_TRUE(has(outcome.text, concat("rank ", r, ", peer ", r + 1,
                                          ", receive #2 of group world in phase backward")))
         << outcome.text;
+  }
+}
+
+TEST_P(EveryCommunicator, AnAbortReachesThoseWhoOnlyLookAtTheBoard) {
+  const double start = now_s();
+  const std::vector<Outcome> outcomes = run("lookers", 60);
+  EXPECT_LT(now_s() - start, 20);
+  const int last = GetParam().size - 1;
+  for (int r = 0; r <= last; ++r) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(r)];
+    EXPECT_EQ(outcome.kind, r == last ? "first" : "peer") << r << ": " << outcome.text;
+    EXPECT_TRUE(has(outcome.text, concat("rank ", last, ": the disk is full"))) << outcome.text;
   }
 }
 

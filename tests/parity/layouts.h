@@ -10,11 +10,12 @@
 
 namespace contexture::train {
 
-// Calls body(groups) on config's dp x pp x tp ranks, each a thread. Throws what the first failing
+// Calls body(groups) on config's dp x pp x tp ranks, each a thread, and on as many more that only
+// refresh the index. Throws what the first failing
 // rank threw. Messages are matched by order, as between GPUs, and must agree in their tags, too.
 template <typename Body>
-void on_threads(const parallel::ParallelConfig& p, const Body& body) {
-  const auto world = static_cast<int>(p.dp * p.pp * p.tp);
+void on_threads(const parallel::ParallelConfig& p, const Body& body, int refresh_ranks = 0) {
+  const auto world = static_cast<int>(p.dp * p.pp * p.tp) + refresh_ranks;
   auto communicators =
       parallel::make_thread_communicators(world, /*deadline_s=*/120.0, /*by_order=*/true);
   std::vector<std::thread> threads;
@@ -23,9 +24,7 @@ void on_threads(const parallel::ParallelConfig& p, const Body& body) {
     threads.emplace_back([&, r, communicator = std::move(communicators[r])] {
       at::set_num_threads(1);
       try {
-        const auto mesh =
-            std::make_shared<const parallel::Mesh>(communicator, p.dp, p.pp, p.tp, p.order);
-        body(parallel::groups_of(mesh));
+        body(parallel::groups_of(communicator, p, refresh_ranks));
       } catch (const std::exception& error) {
         errors[r] = std::current_exception();
         communicator->abort(error.what());

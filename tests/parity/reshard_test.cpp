@@ -1,31 +1,20 @@
 // A checkpoint of any layout goes on in any other: with equal losses, bit for bit in the same one.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "layouts.h"
-#include "train/trainer.h"
+#include "runs.h"
 
 namespace contexture::train {
 namespace {
 namespace fs = std::filesystem;
 
 // Text of every step's figures, as the metrics file has them.
-std::vector<std::string> records(const fs::path& run) {
-  std::ifstream file(run / "metrics.jsonl");
+std::vector<std::string> figures(const fs::path& run) {
   std::vector<std::string> out;
-  for (std::string line; std::getline(file, line);) {
-    const Json record = Json::parse(line);
+  for (const Json& record : records(run)) {
     if (record.contains("loss"))
       out.push_back(Json{record["loss"], record["contrastive"], record["grad_norm"]}.dump());
   }
   return out;
-}
-
-void train_on_threads(const RunConfig& config, bool resume) {
-  on_threads(config.parallel,
-             [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
 }
 
 void expect_near(const std::vector<std::string>& got, const std::vector<std::string>& want) {
@@ -61,7 +50,7 @@ TEST(Reshard, EveryLayoutContinuesFromEveryOther) {
   config.eval.examples = 4;
   config.checkpoint.every = 3;
   train_on_threads(config, false);
-  const std::vector<std::string> whole = records(config.run.dir);
+  const std::vector<std::string> whole = figures(config.run.dir);
   config.data.tokenizer = config.run.dir + "/tokenizer.model";
   const auto in_layout = [&](const Layout& layout, const fs::path& run) {
     RunConfig c = config;
@@ -82,11 +71,11 @@ TEST(Reshard, EveryLayoutContinuesFromEveryOther) {
       const fs::path run = fs::path(world.path()) / concat("from-", from, "-to-", to);
       fs::copy(start, run, fs::copy_options::recursive);
       train_on_threads(in_layout(kLayouts[to], run), true);
-      expect_near(records(run), whole);
+      expect_near(figures(run), whole);
       if (from != to) continue;
       const fs::path once = fs::path(world.path()) / concat("once-", from);
       train_on_threads(in_layout(kLayouts[from], once), false);
-      EXPECT_EQ(records(run), records(once)) << "the same layout must continue bit for bit";
+      EXPECT_EQ(figures(run), figures(once)) << "the same layout must continue bit for bit";
     }
   }
 }

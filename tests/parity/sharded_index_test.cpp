@@ -2,17 +2,15 @@
 // piece gives, bit for bit, and any number of ranks goes on from the checkpoint of any other.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/log.h"
-#include "layouts.h"
 #include "parallel/row_pieces.h"
+#include "runs.h"
 #include "train/prepared.h"
-#include "train/trainer.h"
 
 namespace contexture::train {
 namespace {
@@ -76,33 +74,6 @@ TEST(ShardedIndex, TrainsAsAnIndexInOnePieceDoes) {
     const Difference far = compare(alone, sharded);
     EXPECT_LT(std::max({far.loss, far.gradient, far.step}), 1e-10);  // fp64 sums in another order
   }
-}
-
-// Every step's figures and what refreshes measured, as the metrics file has them.
-std::vector<Json> records(const fs::path& run) {
-  std::ifstream file(run / "metrics.jsonl");
-  std::vector<Json> out;
-  for (std::string line; std::getline(file, line);) {
-    const Json record = Json::parse(line);
-    Json kept;
-    for (const char* key : {"step", "loss", "contrastive", "grad_norm", "recall_at_1",
-                            "stale_steps", "stale_recall", "eval"}) {
-      if (record.contains(key)) kept[key] = record[key];
-    }
-    if (kept.size() > 1) out.push_back(kept);
-  }
-  return out;
-}
-
-void train_on_threads(const RunConfig& config, bool resume) {
-  on_threads(config.parallel,
-             [&](const parallel::Groups& groups) { Trainer(config, resume, groups).run(); });
-}
-
-parallel::NamedTensors retriever_of(const RunConfig& config, int64_t step) {
-  auto checkpoint = parallel::load_checkpoint(
-      parallel::checkpoint_path(fs::path(config.run.dir) / "checkpoints", step));
-  return checkpoint.files.at("retriever");
 }
 
 class ShardedRuns : public testing::TestWithParam<const char*> {
@@ -173,15 +144,7 @@ TEST_P(ShardedRuns, AnyNumberOfRanksGoesOnFromAnyOther) {
       fs::remove_all(rest.run.dir);
       fs::copy(half.run.dir, rest.run.dir, fs::copy_options::recursive);
       train_on_threads(rest, true);
-      const std::vector<Json> got = records(rest.run.dir);
-      ASSERT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        if (!want[i].contains("loss")) continue;
-        EXPECT_NEAR(got[i]["loss"].get<double>(), want[i]["loss"].get<double>(),
-                    1e-10 * want[i]["loss"].get<double>())
-            << got[i];
-        EXPECT_EQ(got[i]["recall_at_1"], want[i]["recall_at_1"]);
-      }
+      expect_same_steps(records(rest.run.dir), want);
     }
   }
 }

@@ -1,4 +1,4 @@
-foreach(name parity reshard sharded_index memory cases traffic assembly loss_scale evaluation offload memory_prediction start_from)
+foreach(name parity reshard sharded_index refresh_ranks memory cases traffic assembly loss_scale evaluation offload memory_prediction start_from)
   contexture_test(parity/${name}_test.cpp LINK train LABEL parity TIMEOUT 900)
   target_include_directories(parity_${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})  # train/tiny_world.h
 endforeach()
