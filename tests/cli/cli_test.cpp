@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "core/error.h"
 #include "program.h"
 
 namespace contexture::cli {

@@ -407,13 +407,17 @@ class Survivors : public ::testing::TestWithParam<Death> {
     const Death death = GetParam();
     expect_one_first(outcomes, death.rank,
                      death.rank == 0 && death.rank_0_serves ? death.words() : std::string());
+    bool gave_reason = false;
     for (int r = 0; r < 4; ++r) {
       const std::string& text = outcomes[static_cast<size_t>(r)].text;
       if (r == death.rank) continue;
       EXPECT_TRUE(has(text, "of group world in phase forward")) << text;
       EXPECT_TRUE(has(text, death.words())) << text;
-      EXPECT_TRUE(has(text, reason)) << text;
+      // Or, on a busy machine, another survivor has ended a moment before.
+      EXPECT_TRUE(has(text, reason) || has(text, "closed by peer")) << text;
+      gave_reason = gave_reason || has(text, reason);
     }
+    EXPECT_TRUE(gave_reason) << reason;
   }
 };
 INSTANTIATE_TEST_SUITE_P(, Survivors,

@@ -61,7 +61,8 @@ TEST_P(ModelTrace, GivesWiresTheShapesThatBlocksAnnounce) {
   const TinyWorld world;
   RunConfig config = world.config("bf16");
   config.model.fusion = GetParam();
-  const model::Model model(config.model);
+  model::Model model(config.model);
+  model.materialise(at::kBFloat16, at::kCPU, 1);  // blocks announce their parameters' dtype
   const parallel::Trace trace = trace_model(config, model);
   const parallel::Feeds feeds =
       model::make_feeds(config.model, typical_microbatch(config), at::kBFloat16, at::kCPU);
