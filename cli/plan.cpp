@@ -71,7 +71,7 @@ void validate(train::RunConfig config) {
   config.validate();
 }
 
-// Whether the run's objectives and way of encoding go with token slices.
+// Whether the run's way of encoding documents goes with token slices.
 bool takes_slices(train::RunConfig config) {
   const std::string encode_once = config.parallel.encode_once;
   config.parallel = {};

@@ -95,10 +95,10 @@ TEST(Plan, KeepsWhatIsSetAndNamesWhatItChose) {
       EXPECT_TRUE(contains(command, set)) << command;
     }
   }
-  // Objectives that read documents apart take no slices.
+  // Documents that are encoded once for all microbatches and slices do not go together.
   const Result refused = run_program(plan(
       "vlm-3b.json", {"--nodes", "2", "--gpus-per-node", "4", "--set", "parallel.pp=8", "--set",
-                      "parallel.token_slices=4", "--set", "retriever.objectives={\"emdr2\": 1}"}));
+                      "parallel.token_slices=4", "--set", "parallel.encode_once=replica"}));
   EXPECT_EQ(refused.code, 2);
   EXPECT_TRUE(contains(refused.err, "parallel.token_slices=4 cannot be planned")) << refused.err;
 }

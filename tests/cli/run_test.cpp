@@ -204,7 +204,7 @@ class ExportedEncoder : public testing::Test {
     const Result written =
         run_program({"checkpoint", "export-encoder", published_, exported_, "--json"});
     ASSERT_EQ(written.code, 0) << written.err;
-    EXPECT_EQ(written.json(), Json({{"encoder", exported_}}));
+    EXPECT_EQ(written.json(), Json({{"folder", exported_}}));
   }
   TempDir folder_;
   const std::string published_ = folder_.path() / "published",
