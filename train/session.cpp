@@ -96,8 +96,15 @@ Session::Session(const RunConfig& config, data::BadRecords& bad, parallel::Group
 
 void Session::start_weights(AdamW& optimizer) {
   if (!config_.train.start_from.empty()) {
-    optimizer.start_from(starting_values(config_, model_->parameters(),
-                                         /*warns=*/engine_->groups().rank() == 0));
+    const parallel::Groups& groups = engine_->groups();
+    std::function<at::Tensor(const parallel::Parameter&)> values;
+    const auto read = [&] {
+      values = starting_values(config_, model_->parameters(), /*warns=*/groups.rank() == 0);
+    };
+    if (groups.rank() == 0) read();
+    if (groups.world) groups.world->barrier();  // so that what does not fit is said once
+    if (groups.rank() != 0) read();
+    optimizer.start_from(values);
   } else if (config_.model.text) {
     optimizer.start_from(published_values(config_.model));
   }
