@@ -30,27 +30,32 @@ void require_names(const Items& items, const char* what, const std::string& wher
   }
 }
 
+// Every amount of a block by its name in the file: for checking, writing and reading alike.
+template <typename Block, typename Visit>
+void for_each_amount(Block& block, Visit&& visit) {
+  visit("forward_s", block.forward_s);
+  visit("input_grad_s", block.input_grad_s);
+  visit("weight_grad_s", block.weight_grad_s);
+  visit("forward_flops", block.forward_flops);
+  visit("input_grad_flops", block.input_grad_flops);
+  visit("weight_grad_flops", block.weight_grad_flops);
+  visit("activation_bytes", block.activation_bytes);
+  visit("peak_bytes", block.peak_bytes);
+  visit("resident_bytes", block.resident_bytes);
+  visit("split_work", block.split_work);
+  visit("split_activations", block.split_activations);
+  visit("forward_sums", block.forward_sums);
+  visit("forward_sum_bytes", block.forward_sum_bytes);
+  visit("backward_sums", block.backward_sums);
+  visit("backward_sum_bytes", block.backward_sum_bytes);
+  visit("rows", block.rows);
+  visit("pair_work", block.pair_work);
+}
+
 void check_block(const Trace& trace, const TraceBlock& block, const std::string& where) {
-  const std::pair<const char*, double> amounts[] = {
-      {"forward_s", block.forward_s},
-      {"input_grad_s", block.input_grad_s},
-      {"weight_grad_s", block.weight_grad_s},
-      {"forward_flops", block.forward_flops},
-      {"input_grad_flops", block.input_grad_flops},
-      {"weight_grad_flops", block.weight_grad_flops},
-      {"activation_bytes", static_cast<double>(block.activation_bytes)},
-      {"peak_bytes", static_cast<double>(block.peak_bytes)},
-      {"resident_bytes", static_cast<double>(block.resident_bytes)},
-      {"split_work", block.split_work},
-      {"split_activations", block.split_activations},
-      {"forward_sums", static_cast<double>(block.forward_sums)},
-      {"forward_sum_bytes", static_cast<double>(block.forward_sum_bytes)},
-      {"backward_sums", static_cast<double>(block.backward_sums)},
-      {"backward_sum_bytes", static_cast<double>(block.backward_sum_bytes)},
-      {"rows", static_cast<double>(block.rows)},
-      {"pair_work", block.pair_work}};
-  for (const auto& [what, value] : amounts)
-    require_amount(value, what, "block '" + block.name + "'", where);
+  for_each_amount(block, [&](const char* what, auto value) {
+    require_amount(static_cast<double>(value), what, "block '" + block.name + "'", where);
+  });
   CONTEXTURE_DATA_REQUIRE(
       block.split_work <= 1.0 && block.split_activations <= 1.0 && block.pair_work <= 1.0, where,
       ": split_work, split_activations and pair_work of block '", block.name,
@@ -211,24 +216,10 @@ TraceBlock block_from_json(const Json& json, const Trace& trace, const std::stri
   for (const auto& name : json_get_or<std::vector<std::string>>(json, "parameters", {}, here)) {
     block.parameters.push_back(index_of(trace.parameters, name, "parameter", here));
   }
-  block.forward_s = json_get_or<double>(json, "forward_s", 0.0, here);
-  block.input_grad_s = json_get_or<double>(json, "input_grad_s", 0.0, here);
-  block.weight_grad_s = json_get_or<double>(json, "weight_grad_s", 0.0, here);
-  block.forward_flops = json_get_or<double>(json, "forward_flops", 0.0, here);
-  block.input_grad_flops = json_get_or<double>(json, "input_grad_flops", 0.0, here);
-  block.weight_grad_flops = json_get_or<double>(json, "weight_grad_flops", 0.0, here);
-  block.activation_bytes = json_get_or<int64_t>(json, "activation_bytes", 0, here);
-  block.resident_bytes = json_get_or<int64_t>(json, "resident_bytes", 0, here);
-  block.peak_bytes = json_get_or<int64_t>(json, "peak_bytes", 0, here);
+  for_each_amount(block, [&](const char* what, auto& value) {
+    value = json_get_or<std::remove_reference_t<decltype(value)>>(json, what, 0, here);
+  });
   block.recompute = json_get_or<bool>(json, "recompute", false, here);
-  block.split_work = json_get_or<double>(json, "split_work", 0.0, here);
-  block.split_activations = json_get_or<double>(json, "split_activations", 0.0, here);
-  block.forward_sums = json_get_or<int64_t>(json, "forward_sums", 0, here);
-  block.forward_sum_bytes = json_get_or<int64_t>(json, "forward_sum_bytes", 0, here);
-  block.backward_sums = json_get_or<int64_t>(json, "backward_sums", 0, here);
-  block.backward_sum_bytes = json_get_or<int64_t>(json, "backward_sum_bytes", 0, here);
-  block.rows = json_get_or<int64_t>(json, "rows", 0, here);
-  block.pair_work = json_get_or<double>(json, "pair_work", 0.0, here);
   return block;
 }
 
@@ -319,26 +310,9 @@ Json to_json(const Trace& trace) {
   for (const TraceBlock& block : trace.blocks) {
     Json names = Json::array();
     for (const int p : block.parameters) names.push_back(trace.parameters[p].name);
-    json["blocks"].push_back({{"name", block.name},
-                              {"parameters", names},
-                              {"forward_s", block.forward_s},
-                              {"input_grad_s", block.input_grad_s},
-                              {"weight_grad_s", block.weight_grad_s},
-                              {"forward_flops", block.forward_flops},
-                              {"input_grad_flops", block.input_grad_flops},
-                              {"weight_grad_flops", block.weight_grad_flops},
-                              {"activation_bytes", block.activation_bytes},
-                              {"peak_bytes", block.peak_bytes},
-                              {"resident_bytes", block.resident_bytes},
-                              {"recompute", block.recompute},
-                              {"split_work", block.split_work},
-                              {"split_activations", block.split_activations},
-                              {"forward_sums", block.forward_sums},
-                              {"forward_sum_bytes", block.forward_sum_bytes},
-                              {"backward_sums", block.backward_sums},
-                              {"backward_sum_bytes", block.backward_sum_bytes},
-                              {"rows", block.rows},
-                              {"pair_work", block.pair_work}});
+    Json out{{"name", block.name}, {"parameters", names}, {"recompute", block.recompute}};
+    for_each_amount(block, [&](const char* what, auto value) { out[what] = value; });
+    json["blocks"].push_back(std::move(out));
   }
   for (const TraceWire& wire : trace.wires) {
     json["wires"].push_back({{"name", wire.name},
