@@ -10,6 +10,7 @@
 #include "core/signals.h"
 #include "core/timing.h"
 #include "parallel/board.h"
+#include "parallel/executor.h"
 
 namespace contexture::retriever {
 namespace {
@@ -159,16 +160,11 @@ Rows kept_rows(int64_t documents, parallel::Part replica, parallel::Part in_repl
 }
 
 std::vector<parallel::Parameter*> document_parameters(const model::Model& model) {
-  std::set<std::string> wanted{"doc.embedding"};
-  std::set<const parallel::Parameter*> used;
   const parallel::BlockList& blocks = model.blocks();
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    const auto& outputs = (*block)->outputs();
-    if (std::none_of(outputs.begin(), outputs.end(),
-                     [&](const std::string& wire) { return wanted.count(wire) != 0; }))
-      continue;
-    wanted.insert((*block)->inputs().begin(), (*block)->inputs().end());
-    used.insert((*block)->parameters().begin(), (*block)->parameters().end());
+  const std::vector<bool> needed = parallel::Executor(blocks).needed_for({"doc.embedding"}, {});
+  std::set<const parallel::Parameter*> used;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (needed[b]) used.insert(blocks[b]->parameters().begin(), blocks[b]->parameters().end());
   }
   std::vector<parallel::Parameter*> out;
   for (const auto& p : model.parameters().all()) {
