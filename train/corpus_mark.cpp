@@ -21,7 +21,7 @@ Json corpus_mark(const retriever::Corpus& corpus) {
   return {{"ids", ids.finish_hex()}, {"texts", texts.finish_hex()}};
 }
 
-void require_same_corpus(const Json& found, const Json& saved, bool warns) {
+void require_same_corpus(const Json& found, const Json& saved) {
   const auto same = [&](const char* what) {
     return json_get<std::string>(saved, what, "state.json") == found.at(what).get<std::string>();
   };
@@ -29,7 +29,6 @@ void require_same_corpus(const Json& found, const Json& saved, bool warns) {
                           "The checkpoint holds vectors of other documents than data.corpus has, "
                           "or of these in another order: the ids differ. Resume with the corpus "
                           "that the run began with, or train on this one in a new run.dir.");
-  if (!warns) return;
   if (saved.is_null()) {
     log::warn(
         "The checkpoint, of an earlier version, does not say which documents its vectors are of. "

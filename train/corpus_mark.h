@@ -11,8 +11,8 @@ namespace contexture::train {
 Json corpus_mark(const retriever::Corpus& corpus);
 
 // found: of data.corpus. saved: of the checkpoint, or null: of an earlier version, which had none.
-// Throws DataError when the ids differ. Where the texts alone do, or nobody can tell, a warning, if
-// `warns`: an edited document is the user's own doing.
-void require_same_corpus(const Json& found, const Json& saved, bool warns);
+// Throws DataError when the ids differ. Where the texts alone do, or nobody can tell, a warning: an
+// edited document is the user's own doing.
+void require_same_corpus(const Json& found, const Json& saved);
 
 }  // namespace contexture::train

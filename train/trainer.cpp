@@ -85,7 +85,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
   if (bad_.count > 0 && first) log::warn("{}", bad_.summary());
   optimizer_ =
       std::make_unique<AdamW>(config_.optimizer, session_->engine(), config_.parallel.offload);
-  corpus_mark_ = corpus_mark(session_->corpus());
+  if (first) corpus_mark_ = corpus_mark(session_->corpus());  // reads every text
   const std::vector<int64_t> steps =
       resume ? parallel::list_checkpoints(checkpoints()) : std::vector<int64_t>();
   if (steps.empty()) {
@@ -97,7 +97,7 @@ Trainer::Trainer(const RunConfig& config, bool resume, parallel::Groups groups)
     load(checkpoint);
     session_->make_retriever(load_retriever(checkpoint));
     const Json& retriever = checkpoint.state.at("retriever");
-    require_same_corpus(corpus_mark_, retriever.value("corpus", Json()), first);
+    if (first) require_same_corpus(corpus_mark_, retriever.value("corpus", Json()));
   }
   if (!first) return;
   folder_->write_config(to_json(config_));

@@ -64,7 +64,7 @@ class Trainer {
   double best_score_ = -1.0;
   int64_t best_step_ = -1;
   double train_s_ = 0.0;      // over all processes of the run
-  Json corpus_mark_;          // of the corpus as it was read
+  Json corpus_mark_;          // of the corpus as it was read; on the rank that writes
   int64_t samples_seen_ = 0;  // training inputs of all replicas, over all processes too
   bool warned_stale_ = false;
 };
